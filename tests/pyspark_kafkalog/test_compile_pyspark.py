@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def fail():
 
 
 @pytest.fixture
-def archive(tmp_path, monkeypatch):
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a home of Spark that has one package of one module."""
     path = tmp_path / "python" / "lib" / "pyspark.zip"
     path.parent.mkdir(parents=True)
@@ -30,7 +31,7 @@ def archive(tmp_path, monkeypatch):
     return path
 
 
-def imported(archive, statement="print(w.__file__)"):
+def imported(archive: Path | str, statement: str = "print(w.__file__)") -> str:
     """What another process prints that imports the module as Spark's do."""
     done = subprocess.run(
         [sys.executable, "-c", f"import pyspark.worker as w\n{statement}"],
@@ -41,7 +42,7 @@ def imported(archive, statement="print(w.__file__)"):
     return (done.stdout or done.stderr).strip()
 
 
-def test_modules_are_imported_compiled(archive, capsys):
+def test_modules_are_imported_compiled(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert imported(archive) == f"{archive}/pyspark/worker.py"
     assert main(["compile-pyspark"]) == 0
     assert capsys.readouterr().out == f"{archive}: 2 modules compiled\n"
@@ -50,7 +51,7 @@ def test_modules_are_imported_compiled(archive, capsys):
     assert os.listdir(archive.parent) == ["pyspark.zip"]
 
 
-def test_py4j_beside_it_is_compiled_too(archive, capsys):
+def test_py4j_beside_it_is_compiled_too(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     py4j, other = archive.with_name("py4j-0.10.9.9-src.zip"), archive.with_name("other.zip")
     with zipfile.ZipFile(py4j, "w") as made:
         made.writestr("py4j/__init__.py", "")
@@ -64,7 +65,7 @@ def test_py4j_beside_it_is_compiled_too(archive, capsys):
     assert imported(f"{archive}:{py4j}", statement) == f"{py4j}/py4j/__init__.pyc"
 
 
-def test_tracebacks_show_lines_as_before(archive):
+def test_tracebacks_show_lines_as_before(archive: Path) -> None:
     statement = "import traceback\ntry: w.fail()\nexcept ValueError: traceback.print_exc()"
     before = imported(archive, statement)
     assert "# the line itself" in before
@@ -72,7 +73,7 @@ def test_tracebacks_show_lines_as_before(archive):
     assert imported(archive, statement) == before
 
 
-def test_a_second_time_changes_nothing(archive):
+def test_a_second_time_changes_nothing(archive: Path) -> None:
     main(["compile-pyspark"])
     names = zipfile.ZipFile(archive).namelist()
     main(["compile-pyspark"])
@@ -80,7 +81,7 @@ def test_a_second_time_changes_nothing(archive):
     assert len(set(names)) == len(names) == 6
 
 
-def test_another_python_takes_the_sources(archive):
+def test_another_python_takes_the_sources(archive: Path) -> None:
     main(["compile-pyspark"])
     with zipfile.ZipFile(archive) as compiled:
         contents = {name: compiled.read(name) for name in compiled.namelist()}
@@ -90,7 +91,9 @@ def test_another_python_takes_the_sources(archive):
     assert imported(archive) == f"{archive}/pyspark/worker.py"
 
 
-def test_no_spark_is_said(tmp_path, monkeypatch, capsys):
+def test_no_spark_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert main(["compile-pyspark"]) == 1
     assert capsys.readouterr().err == (

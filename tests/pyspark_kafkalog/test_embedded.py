@@ -39,7 +39,7 @@ def wait_for_end(pid: int) -> None:
         os.close(descriptor)
 
 
-def test_it_starts_serves_and_leaves_nothing_behind():
+def test_it_starts_serves_and_leaves_nothing_behind() -> None:
     began = time.monotonic()
     with pyspark_kafkalog.EmbeddedBroker() as broker:
         assert time.monotonic() - began < 5 + BUSY_S
@@ -59,7 +59,7 @@ def test_it_starts_serves_and_leaves_nothing_behind():
     broker.stop()
 
 
-def test_a_given_folder_keeps_its_records(tmp_path):
+def test_a_given_folder_keeps_its_records(tmp_path: Path) -> None:
     data_dir = tmp_path / "new" / "data"
     topic_partition = TopicPartition("t", 0)
     with EmbeddedBroker(data_dir) as broker:
@@ -71,7 +71,7 @@ def test_a_given_folder_keeps_its_records(tmp_path):
         assert cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset == 2
 
 
-def test_broker_properties_and_port_are_handed_on():
+def test_broker_properties_and_port_are_handed_on() -> None:
     with EmbeddedBroker(config={"num.partitions": "3"}) as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         with Cluster(config(broker)) as cluster:
@@ -84,7 +84,7 @@ def test_broker_properties_and_port_are_handed_on():
     broker.stop()
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path):
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     broker = EmbeddedBroker(config={"num.partitions": "many"})
     with pytest.raises(BrokerStartError, match=r"did not start: .*num\.partitions"):
         broker.start()
@@ -94,7 +94,7 @@ def test_a_broker_that_cannot_start_says_why(tmp_path):
         EmbeddedBroker(tmp_path / "file").start()
 
 
-def test_a_port_in_use_says_so():
+def test_a_port_in_use_says_so() -> None:
     with EmbeddedBroker() as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         with pytest.raises(BrokerStartError, match=f"(?i){port}.*in use"):
@@ -111,7 +111,7 @@ sys.stdin.read()
 
 
 @pytest.mark.crash
-def test_a_killed_parent_takes_the_broker_and_its_folder_along(tmp_path):
+def test_a_killed_parent_takes_the_broker_and_its_folder_along(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdin=subprocess.PIPE,
@@ -130,7 +130,7 @@ def test_a_killed_parent_takes_the_broker_and_its_folder_along(tmp_path):
     assert not Path(data_dir).exists()
 
 
-def test_the_broker_is_found_from_any_folder_and_not_mistaken(tmp_path):
+def test_the_broker_is_found_from_any_folder_and_not_mistaken(tmp_path: Path) -> None:
     """A relative PYTHONPATH still counts, and a module of the user's is not taken for ours."""
     (tmp_path / "broker.py").write_text("raise SystemExit('the wrong broker')")
     script = (
@@ -149,7 +149,7 @@ def test_the_broker_is_found_from_any_folder_and_not_mistaken(tmp_path):
     assert found.stdout.startswith("127.0.0.1:")
 
 
-def test_a_broker_that_was_killed_leaves_nothing_behind_either():
+def test_a_broker_that_was_killed_leaves_nothing_behind_either() -> None:
     broker = EmbeddedBroker().start()
     folder = broker.data_dir
     assert folder is not None
@@ -158,7 +158,9 @@ def test_a_broker_that_was_killed_leaves_nothing_behind_either():
     assert not folder.exists()
 
 
-def test_relative_places_of_modules_mean_what_they_mean_here(tmp_path, monkeypatch):
+def test_relative_places_of_modules_mean_what_they_mean_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker runs in its own folder."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sitecustomize.py").write_text(

@@ -31,10 +31,10 @@ def config(cluster: EmbeddedCluster) -> ClientConfig:
 
 def end_offset(cluster: EmbeddedCluster) -> int:
     with Cluster(config(cluster)) as client:
-        return client.list_offsets([PLACE], LATEST)[PLACE].offset
+        return int(client.list_offsets([PLACE], LATEST)[PLACE].offset)
 
 
-def test_a_broker_may_die_and_come_back_and_topics_outlive_all(tmp_path):
+def test_a_broker_may_die_and_come_back_and_topics_outlive_all(tmp_path: Path) -> None:
     short = {"zookeeper.session.timeout.ms": "3000"}
     with EmbeddedCluster(data_dir=tmp_path, config=short) as cluster:
         servers = cluster.bootstrap_servers
@@ -60,7 +60,9 @@ def test_a_broker_may_die_and_come_back_and_topics_outlive_all(tmp_path):
         assert end_offset(cluster) == 3
 
 
-def test_properties_are_handed_on_and_a_temporary_folder_is_deleted(monkeypatch, tmp_path):
+def test_properties_are_handed_on_and_a_temporary_folder_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     with EmbeddedCluster(1, config={"num.partitions": "4"}) as cluster:
@@ -71,7 +73,7 @@ def test_properties_are_handed_on_and_a_temporary_folder_is_deleted(monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-def test_what_it_needs_is_said(monkeypatch):
+def test_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOptionError, match="one broker or more"):
         EmbeddedCluster(0)
     monkeypatch.setenv("PATH", "/nowhere")
@@ -90,7 +92,7 @@ sys.stdin.read()
 
 
 @pytest.mark.crash
-def test_a_killed_parent_takes_all_and_their_folder_along(tmp_path):
+def test_a_killed_parent_takes_all_and_their_folder_along(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdin=subprocess.PIPE,
@@ -111,7 +113,7 @@ def test_a_killed_parent_takes_all_and_their_folder_along(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--cluster", "2"]])
-def test_the_command_runs_until_it_is_told_to_end(tmp_path, arguments):
+def test_the_command_runs_until_it_is_told_to_end(tmp_path: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", "broker", *arguments]
     with subprocess.Popen(
         [*command, "--override", "num.partitions=3"],
@@ -150,7 +152,7 @@ def test_a_cluster(kafka_cluster):
 """
 
 
-def test_pytest_has_a_broker_and_a_cluster(tmp_path):
+def test_pytest_has_a_broker_and_a_cluster(tmp_path: Path) -> None:
     (tmp_path / "test_job.py").write_text(TESTS)
     began_s = time.monotonic()
     found = subprocess.run(

@@ -1,7 +1,10 @@
 """Decoding against kafka-python's record builder, and against damage of every kind."""
 
 import struct
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,9 +23,14 @@ from tests.pyspark_kafkalog.arrow.conftest import DECODERS
 ALL_COLUMNS = (*DEFAULT_COLUMNS, "headers")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 ANY_OFFSET = 1 << 62
+Headers = list[tuple[str, bytes | None]]
 
 
-def batch_of(records, base_offset=0, codec=Codec.NONE):
+def batch_of(
+    records: Sequence[tuple[int, bytes | None, bytes | None, object]],
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+) -> bytearray:
     """One record batch of (timestamp ms, key, value, headers), by kafka-python."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 30)
     for timestamp_ms, key, value, headers in records:
@@ -34,11 +42,19 @@ def batch_of(records, base_offset=0, codec=Codec.NONE):
     return batch
 
 
-def plain_records(count, first=0):
+def plain_records(count: int, first: int = 0) -> list[Any]:
     return [(1000 + i, b"key-%d" % i, b"value-%d" % i, []) for i in range(first, first + count)]
 
 
-def decoded(decode, data, start=0, until=ANY_OFFSET, aborted=(), columns=ALL_COLUMNS, **sizes):
+def decoded(
+    decode: ModuleType,
+    data: bytearray,
+    start: int = 0,
+    until: int = ANY_OFFSET,
+    aborted: Sequence[tuple[int, int]] = (),
+    columns: tuple[str, ...] = ALL_COLUMNS,
+    **sizes: int,
+) -> Any:
     decoder = decode.RecordDecoder("orders", 3, columns, **sizes)
     found = list(decoder.decode(memoryview(data), start, until, aborted))
     found += decoder.finish()
@@ -48,9 +64,9 @@ def decoded(decode, data, start=0, until=ANY_OFFSET, aborted=(), columns=ALL_COL
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_field_arrives_in_every_codec(decode, codec):
-    headers = [("trace", b"\x00\xff"), ("empty", b""), ("none", None)]
-    records = [
+def test_every_field_arrives_in_every_codec(decode: ModuleType, codec: Codec) -> None:
+    headers: Headers = [("trace", b"\x00\xff"), ("empty", b""), ("none", None)]
+    records: list[tuple[int, bytes | None, bytes | None, Headers]] = [
         (1_700_000_000_123, b"k", b"v", headers),
         (1_700_000_000_122, None, b"", []),
         (0, b"", None, [("é", b"x")]),
@@ -72,7 +88,7 @@ def test_every_field_arrives_in_every_codec(decode, codec):
     ]
 
 
-def test_a_header_key_that_is_no_text_is_replaced_as_in_java(decode):
+def test_a_header_key_that_is_no_text_is_replaced_as_in_java(decode: ModuleType) -> None:
     data = batch_of([(1, b"k", b"v", [("ab", b"\xff"), ("cd", None)]), (2, b"k", b"v", [])])
     data[data.index(b"ab")] = 0xFF
     seal(data)
@@ -97,8 +113,12 @@ def test_a_header_key_that_is_no_text_is_replaced_as_in_java(decode):
     form=st.sampled_from(sorted(DECODERS)),
 )
 def test_any_records_arrive_whatever_the_batch_sizes(
-    records, rows_per_batch, bytes_per_batch, codec, form
-):
+    records: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    rows_per_batch: int,
+    bytes_per_batch: int,
+    codec: Codec,
+    form: Any,
+) -> None:
     cut = len(records) // 2
     data = batch_of(records[:cut], 10, codec) if cut else bytearray()
     data += batch_of(records[cut:], 10 + cut, codec)
@@ -115,19 +135,19 @@ def test_any_records_arrive_whatever_the_batch_sizes(
     ]
 
 
-def test_rows_are_cut_to_the_range(decode):
+def test_rows_are_cut_to_the_range(decode: ModuleType) -> None:
     data = batch_of(plain_records(10), 0) + batch_of(plain_records(10), 10)
     assert decoded(decode, data, 7, 13)["offset"].to_pylist() == list(range(7, 13))
     assert decoded(decode, data, 20, 30).num_rows == 0
     assert decoded(decode, data, 10, 11)["offset"].to_pylist() == [10]
 
 
-def test_gaps_of_compaction_are_no_rows(decode):
+def test_gaps_of_compaction_are_no_rows(decode: ModuleType) -> None:
     data = batch_of(plain_records(3), 5) + batch_of(plain_records(2), 100)
     assert decoded(decode, data)["offset"].to_pylist() == [5, 6, 7, 100, 101]
 
 
-def test_rows_gather_over_calls_until_a_batch_is_full(decode):
+def test_rows_gather_over_calls_until_a_batch_is_full(decode: ModuleType) -> None:
     decoder = decode.RecordDecoder("orders", 0, ("value",), rows_per_batch=4)
     first = list(decoder.decode(memoryview(batch_of(plain_records(3))), 0, ANY_OFFSET))
     second = list(decoder.decode(memoryview(batch_of(plain_records(6), 3)), 0, ANY_OFFSET))
@@ -138,13 +158,13 @@ def test_rows_gather_over_calls_until_a_batch_is_full(decode):
 
 
 @pytest.mark.parametrize("columns", [("value",), ("offset", "key"), ("headers",), ("topic",), ()])
-def test_only_the_columns_asked_for_come(decode, columns):
+def test_only_the_columns_asked_for_come(decode: ModuleType, columns: tuple[str, ...]) -> None:
     table = decoded(decode, batch_of(plain_records(5)), columns=columns)
     assert table.schema == pa.schema([pa.field(name, COLUMN_TYPES[name]) for name in columns])
     assert table.num_rows == 5 or not columns
 
 
-def test_log_append_time_replaces_every_timestamp(decode):
+def test_log_append_time_replaces_every_timestamp(decode: ModuleType) -> None:
     data = batch_of(plain_records(3))
     (header,) = batches(data)
     stamp_append_time(data, header, 1_700_000_000_000)
@@ -153,14 +173,14 @@ def test_log_append_time_replaces_every_timestamp(decode):
     assert set(table["timestamp"].cast(pa.int64()).to_pylist()) == {1_700_000_000_000_000}
 
 
-def transactional(data, producer_id):
+def transactional(data: bytearray, producer_id: int) -> bytearray:
     (header,) = batches(data)
     struct.pack_into(">h", data, 21, header.attributes | 0x10)
     seal(data, producer_id, 0, 0)
     return data
 
 
-def marker(producer_id, base_offset, commit):
+def marker(producer_id: int, base_offset: int, commit: bool) -> bytearray:
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -179,7 +199,7 @@ def marker(producer_id, base_offset, commit):
     return data
 
 
-def test_aborted_transactions_and_markers_are_no_rows(decode):
+def test_aborted_transactions_and_markers_are_no_rows(decode: ModuleType) -> None:
     data = (
         transactional(batch_of(plain_records(2), 0), 7)
         + transactional(batch_of(plain_records(2), 2), 8)
@@ -193,7 +213,7 @@ def test_aborted_transactions_and_markers_are_no_rows(decode):
     assert decoded(decode, data)["offset"].to_pylist() == [0, 1, 2, 3, 5, 6, 9]
 
 
-def test_aborted_transactions_begin_in_the_order_of_their_offsets(decode):
+def test_aborted_transactions_begin_in_the_order_of_their_offsets(decode: ModuleType) -> None:
     """Whatever order, and whatever producer ids, they are named in."""
     data = (
         transactional(batch_of(plain_records(1), 5), 9)
@@ -206,14 +226,14 @@ def test_aborted_transactions_begin_in_the_order_of_their_offsets(decode):
         assert decoded(decode, data, aborted=aborted)["offset"].to_pylist() == [9]
 
 
-def test_an_aborted_transaction_of_one_record_is_no_row(decode):
+def test_an_aborted_transaction_of_one_record_is_no_row(decode: ModuleType) -> None:
     data = transactional(batch_of(plain_records(1), 4), 7) + marker(7, 5, commit=False)
     assert decoded(decode, data + batch_of(plain_records(1), 6), aborted=[(7, 4)])[
         "offset"
     ].to_pylist() == [6]
 
 
-def absurd(timestamp_ms, codec):
+def absurd(timestamp_ms: int, codec: Codec) -> bytearray:
     """Three records, of which that of offset 11 has `timestamp_ms`."""
     times = (1000, timestamp_ms, -1000)
     return batch_of([(time_ms, b"k", b"v", []) for time_ms in times], 10, codec)
@@ -221,7 +241,9 @@ def absurd(timestamp_ms, codec):
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("timestamp_ms", [1_700_000_000_123_456_789, -(1 << 62), (1 << 63) - 1])
-def test_a_timestamp_that_is_no_time_costs_its_record_alone(decode, timestamp_ms, codec):
+def test_a_timestamp_that_is_no_time_costs_its_record_alone(
+    decode: ModuleType, timestamp_ms: int, codec: Codec
+) -> None:
     data = absurd(timestamp_ms, codec)
     said = rf"orders-3 at offset 11 has the timestamp {timestamp_ms} ms.*option mode to PERMISSIVE"
     with pytest.raises(BadRecordError, match=said):
@@ -240,7 +262,7 @@ def test_a_timestamp_that_is_no_time_costs_its_record_alone(decode, timestamp_ms
     assert decoder.bad_timestamps == 1
 
 
-def test_many_timestamps_that_are_none_are_the_right_ones(decode):
+def test_many_timestamps_that_are_none_are_the_right_ones(decode: ModuleType) -> None:
     times = [(1 << 62) if n % 3 == 1 else 1000 * n for n in range(100)]
     data = batch_of([(time_ms, None, b"v", []) for time_ms in times])
     decoder = decode.RecordDecoder("orders", 3, ["timestamp"], permissive=True)
@@ -251,7 +273,7 @@ def test_many_timestamps_that_are_none_are_the_right_ones(decode):
     assert found == [None if n % 3 == 1 else 1_000_000 * n for n in range(100)]
 
 
-def test_a_header_without_a_key_costs_its_record_alone(decode):
+def test_a_header_without_a_key_costs_its_record_alone(decode: ModuleType) -> None:
     data = batch_of([(1, b"k", b"v", [("ab", b"x")]), (1, b"k", b"v", [("cd", b"y")])])
     at = data.index(b"cd") - 1
     # Its length is -1 now, and what followed is a value of three bytes.
@@ -266,7 +288,7 @@ def test_a_header_without_a_key_costs_its_record_alone(decode):
     assert batch.to_pylist()[0]["headers"] == [{"key": "ab", "value": b"x"}]
 
 
-def test_a_damaged_batch_is_named(decode):
+def test_a_damaged_batch_is_named(decode: ModuleType) -> None:
     data = batch_of(plain_records(3), 40)
     struct.pack_into(">i", data, 57, 4)
     seal(data)
@@ -274,13 +296,13 @@ def test_a_damaged_batch_is_named(decode):
         decoded(decode, data)
 
 
-def test_a_cut_off_last_batch_is_left_for_the_next_fetch(decode):
+def test_a_cut_off_last_batch_is_left_for_the_next_fetch(decode: ModuleType) -> None:
     data = batch_of(plain_records(2)) + batch_of(plain_records(2), 2)
     for cut in range(1, 60):
         assert decoded(decode, data[:-cut])["offset"].to_pylist() == [0, 1]
 
 
-def test_nonsense_behind_a_valid_crc_is_rows_or_refused(decode):
+def test_nonsense_behind_a_valid_crc_is_rows_or_refused(decode: ModuleType) -> None:
     """What a broken or hostile producer can write: any bytes, properly sealed."""
     data = batch_of([(1000, b"key", b"value", [("name", b"content")])] * 3)
     for index in range(61, len(data)):
@@ -295,7 +317,7 @@ def test_nonsense_behind_a_valid_crc_is_rows_or_refused(decode):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 1 << 30])
-def test_a_wrong_record_count_is_refused(decode, count):
+def test_a_wrong_record_count_is_refused(decode: ModuleType, count: int) -> None:
     data = batch_of(plain_records(3))
     struct.pack_into(">i", data, 57, count)
     seal(data)
@@ -304,7 +326,9 @@ def test_a_wrong_record_count_is_refused(decode, count):
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.LZ4, Codec.SNAPPY])
-def test_a_decompression_bomb_is_refused(decode, codec, monkeypatch):
+def test_a_decompression_bomb_is_refused(
+    decode: ModuleType, codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_kafkalog.arrow.decode.MAX_DECOMPRESSED_BYTES", 100_000)
     monkeypatch.setattr(decode, "MAX_DECOMPRESSED_BYTES", 100_000)
     data = batch_of([(0, None, bytes(1_000_000), [])], codec=codec)
@@ -313,7 +337,7 @@ def test_a_decompression_bomb_is_refused(decode, codec, monkeypatch):
         decoded(decode, data)
 
 
-def test_a_value_larger_than_a_batch_is_one_row(decode):
+def test_a_value_larger_than_a_batch_is_one_row(decode: ModuleType) -> None:
     value = bytes(range(256)) * 400
     data = batch_of([(0, b"a", b"small", []), (0, b"b", value, []), (0, b"c", b"small", [])])
     table = decoded(decode, data, bytes_per_batch=1000)

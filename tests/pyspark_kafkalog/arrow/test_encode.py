@@ -1,6 +1,9 @@
 """Encoding read back by kafka-python, and partitions chosen as Kafka's Java client chooses them."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,16 +20,22 @@ from tests.pyspark_kafkalog.arrow.conftest import ENCODERS
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def rows_of(**columns):
+def rows_of(**columns: Sequence[object]) -> Any:
     fields = [pa.field(name, COLUMN_TYPES[name]) for name in columns]
     arrays = [pa.array(column, COLUMN_TYPES[name]) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def encoded(encode, rows, partition_count=1, codec=Codec.NONE, **sizes):
+def encoded(
+    encode: ModuleType,
+    rows: Any,
+    partition_count: int = 1,
+    codec: Codec = Codec.NONE,
+    **sizes: int,
+) -> dict[Any, Any]:
     """{partition: [kafka-python's records]}, each batch sealed and checked on the way."""
     encoder = encode.RecordEncoder(partition_count, codec, **sizes)
-    found = {}
+    found: dict[int, list[Any]] = {}
     for part in rows if isinstance(rows, list) else [rows]:
         for partition, batch in encoder.encode(part):
             found.setdefault(partition, []).append(batch)
@@ -35,7 +44,7 @@ def encoded(encode, rows, partition_count=1, codec=Codec.NONE, **sizes):
     return {partition: read_back(sealed) for partition, sealed in found.items()}
 
 
-def read_back(sealed):
+def read_back(sealed: Any) -> list[Any]:
     records = []
     for data in sealed:
         seal(data)
@@ -51,7 +60,7 @@ def read_back(sealed):
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_field_is_written_in_every_codec(encode, codec):
+def test_every_field_is_written_in_every_codec(encode: ModuleType, codec: Codec) -> None:
     rows = rows_of(
         key=[b"k", None, b""],
         value=[b"v", b"", None],
@@ -66,7 +75,7 @@ def test_every_field_is_written_in_every_codec(encode, codec):
     ]
 
 
-def test_a_part_of_a_batch_is_written_alone(encode):
+def test_a_part_of_a_batch_is_written_alone(encode: ModuleType) -> None:
     """Spark hands over slices: their buffers begin before their first row."""
     rows = rows_of(
         key=[b"a", b"bb", None, b"cccc"],
@@ -85,7 +94,7 @@ def test_a_part_of_a_batch_is_written_alone(encode):
     }
 
 
-def test_headers_that_lie_under_a_null_are_none(encode):
+def test_headers_that_lie_under_a_null_are_none(encode: ModuleType) -> None:
     there = rows_of(headers=[[("a", b"1")], [("b", b"2")]]).column(0)
     validity = pa.py_buffer(bytes([0b10]))
     hidden = pa.Array.from_buffers(
@@ -98,7 +107,7 @@ def test_headers_that_lie_under_a_null_are_none(encode):
     assert [list(record.headers) for record in records] == [[], [("b", b"2")]]
 
 
-def test_nothing_is_open_any_more_at_the_end(encode):
+def test_nothing_is_open_any_more_at_the_end(encode: ModuleType) -> None:
     encoder = encode.RecordEncoder(3, max_batch_bytes=2000)
     for _ in range(3):
         rows = rows_of(value=[b"." * 500] * 20, partition=[n % 3 for n in range(20)])
@@ -124,7 +133,13 @@ def test_nothing_is_open_any_more_at_the_end(encode):
     max_batch_bytes=st.integers(70, 2000),
     form=st.sampled_from(sorted(ENCODERS)),
 )
-def test_any_rows_are_written_once_and_in_order(records, cut, offset, max_batch_bytes, form):
+def test_any_rows_are_written_once_and_in_order(
+    records: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
+    cut: int,
+    offset: int,
+    max_batch_bytes: int,
+    form: Any,
+) -> None:
     keys, values, timestamps_ms, headers = (list(column) for column in zip(*records, strict=True))
     rows = rows_of(
         key=keys, value=values, timestamp=[1000 * t for t in timestamps_ms], headers=headers
@@ -134,7 +149,7 @@ def test_any_rows_are_written_once_and_in_order(records, cut, offset, max_batch_
     assert [(r.key, r.value, r.timestamp, list(r.headers)) for r in found[0]] == records
 
 
-def test_keys_go_where_the_java_client_sends_them(encode):
+def test_keys_go_where_the_java_client_sends_them(encode: ModuleType) -> None:
     keys = [b"", b"a", b"ab", b"abc", b"abcd", b"\xff\xfe\xfd\xfc\xfb\xfa\xf9"]
     keys += [b"key-%d" % i for i in range(1000)]
     found = encoded(encode, rows_of(key=keys, value=keys), partition_count=7)
@@ -144,7 +159,7 @@ def test_keys_go_where_the_java_client_sends_them(encode):
     assert sum(map(len, found.values())) == len(keys)
 
 
-def test_rows_without_a_key_stick_together_and_move_on(encode):
+def test_rows_without_a_key_stick_together_and_move_on(encode: ModuleType) -> None:
     parts = [rows_of(value=[b"x"] * 10) for _ in range(6)]
     found = encoded(encode, parts, partition_count=3)
     assert {partition: len(records) for partition, records in found.items()} == {
@@ -154,7 +169,7 @@ def test_rows_without_a_key_stick_together_and_move_on(encode):
     }
 
 
-def test_a_named_partition_wins_over_the_key(encode):
+def test_a_named_partition_wins_over_the_key(encode: ModuleType) -> None:
     rows = rows_of(key=[b"a", b"a", b"a"], value=[b"0", b"1", b"2"], partition=[4, None, 0])
     found = encoded(encode, rows, partition_count=5)
     by_key = (murmur2(b"a") & 0x7FFFFFFF) % 5
@@ -163,13 +178,13 @@ def test_a_named_partition_wins_over_the_key(encode):
 
 
 @pytest.mark.parametrize("wrong", [-1, 2, 1000])
-def test_a_partition_that_does_not_exist_is_refused(encode, wrong):
+def test_a_partition_that_does_not_exist_is_refused(encode: ModuleType, wrong: int) -> None:
     encoder = encode.RecordEncoder(2)
     with pytest.raises(ValueError, match=f"partition {wrong}, the topic has 0 to 1"):
         list(encoder.encode(rows_of(value=[b"x", b"y"], partition=[0, wrong])))
 
 
-def test_batches_keep_to_their_size_and_a_larger_record_goes_alone(encode):
+def test_batches_keep_to_their_size_and_a_larger_record_goes_alone(encode: ModuleType) -> None:
     values = [b"x" * 100] * 50 + [b"y" * 5000] + [b"x" * 100] * 50
     encoder = encode.RecordEncoder(1, max_batch_bytes=1000)
     sizes = [len(batch) for _, batch in encoder.encode(rows_of(value=values))]
@@ -178,7 +193,9 @@ def test_batches_keep_to_their_size_and_a_larger_record_goes_alone(encode):
     assert len(sizes) <= 2 + 2 * 50 // 7
 
 
-def test_the_open_batches_of_many_partitions_share_their_memory(encode, monkeypatch):
+def test_the_open_batches_of_many_partitions_share_their_memory(
+    encode: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(encode, "MAX_OPEN_BYTES", 40 * encode.LEAST_BATCH_BYTES)
     encoder = encode.RecordEncoder(20)
     rows = rows_of(value=[b"x" * 10_000] * 80, partition=list(range(20)) * 4)
@@ -188,7 +205,7 @@ def test_the_open_batches_of_many_partitions_share_their_memory(encode, monkeypa
     assert len(list(encoder.finish())) == 20
 
 
-def test_a_row_without_a_time_gets_the_time_of_encoding(encode):
+def test_a_row_without_a_time_gets_the_time_of_encoding(encode: ModuleType) -> None:
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     (records,) = encoded(encode, rows_of(value=[b"x", b"y"], timestamp=[None, 5_000])).values()
     written = EPOCH + timedelta(milliseconds=records[0].timestamp)
@@ -196,5 +213,5 @@ def test_a_row_without_a_time_gets_the_time_of_encoding(encode):
     assert records[1].timestamp == 5
 
 
-def test_no_rows_are_no_batches(encode):
+def test_no_rows_are_no_batches(encode: ModuleType) -> None:
     assert encoded(encode, rows_of(key=[], value=[], headers=[], timestamp=[]), 3) == {}

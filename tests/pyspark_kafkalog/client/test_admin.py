@@ -1,5 +1,6 @@
 """Topics made, shown and taken away: on our broker."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.pyspark_kafkalog.client.scripted import (
 )
 
 
-def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
+def test_a_topic_is_there_with_leaders_once_it_is_created(cluster: Cluster) -> None:
     admin.create_topic(cluster, "created", 3, 1, {"retention.ms": "86400000"})
     assert "created" in cluster.topics()
     (topic,) = admin.describe_topics(cluster, ["created"])
@@ -43,7 +44,7 @@ def test_a_topic_is_there_with_leaders_once_it_is_created(cluster):
     assert all(p.leader in p.isr and p.leader in p.replicas for p in topic.partitions)
 
 
-def test_partitions_and_replicas_default_to_the_brokers(cluster):
+def test_partitions_and_replicas_default_to_the_brokers(cluster: Cluster) -> None:
     admin.create_topic(cluster, "by-default")
     assert cluster.topics(["by-default"]) == {"by-default": [0]}
 
@@ -58,19 +59,28 @@ def test_partitions_and_replicas_default_to_the_brokers(cluster):
         ("x", 1, 1, {"retention.ms": "long"}, InvalidConfigurationError),
     ],
 )
-def test_what_cannot_be_created_says_why(cluster, name, partitions, replicas, configs, error):
+def test_what_cannot_be_created_says_why(
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    replicas: int,
+    configs: dict[str, str],
+    error: type[Exception],
+) -> None:
     with pytest.raises(error) as raised:
         admin.create_topic(cluster, name, partitions, replicas, configs)
     assert raised.value.args[0]
     assert name not in cluster.topics()
 
 
-def test_a_topic_that_exists(cluster, new_topic):
+def test_a_topic_that_exists(cluster: Cluster, new_topic: Callable[..., str]) -> None:
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topic(cluster, new_topic())
 
 
-def test_topics_are_described_in_the_order_of_names(cluster, new_topic):
+def test_topics_are_described_in_the_order_of_names(
+    cluster: Cluster, new_topic: Callable[..., str]
+) -> None:
     one, two = new_topic(1), new_topic(2)
     described = admin.describe_topics(cluster, [two, one])
     assert [(topic.name, len(topic.partitions)) for topic in described] == [(two, 2), (one, 1)]
@@ -79,7 +89,7 @@ def test_topics_are_described_in_the_order_of_names(cluster, new_topic):
         admin.describe_topics(cluster, ["nowhere"])
 
 
-def test_deleted_topics_are_gone(cluster, new_topic):
+def test_deleted_topics_are_gone(cluster: Cluster, new_topic: Callable[..., str]) -> None:
     one, two = new_topic(), new_topic()
     with pytest.raises(UnknownTopicError, match="Topic nowhere does not exist"):
         admin.delete_topics(cluster, [one, "nowhere"])
@@ -88,7 +98,7 @@ def test_deleted_topics_are_gone(cluster, new_topic):
     assert {one, two}.isdisjoint(cluster.topics())
 
 
-def test_a_controller_that_moved_is_found(monkeypatch):
+def test_a_controller_that_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERSIONS, CreateTopicsRequest.API_KEY, (0, 7))
     with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
         one.brokers = two.brokers = {1: one, 2: two}
@@ -109,7 +119,9 @@ def test_a_controller_that_moved_is_found(monkeypatch):
         assert len(two.asked(CreateTopicsRequest.API_KEY)) == 1
 
 
-def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leader(monkeypatch):
+def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As brokers of a cluster know it: first without leaders, then with some, then with all."""
     monkeypatch.setitem(VERSIONS, CreateTopicsRequest.API_KEY, (0, 7))
     with ScriptedBroker(topics={"t": 2}) as broker:
@@ -131,7 +143,9 @@ def test_a_topic_that_was_created_is_waited_for_until_each_partition_has_a_leade
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_change_whose_answer_is_lost_may_have_been_made(monkeypatch, is_lost):
+def test_a_change_whose_answer_is_lost_may_have_been_made(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
     answers = {CreateTopicsRequest.API_KEY: 36, DeleteTopicsRequest.API_KEY: 3}
 
     def answer(request: Request) -> Any:
@@ -177,8 +191,11 @@ def test_a_change_whose_answer_is_lost_may_have_been_made(monkeypatch, is_lost):
     ],
 )
 def test_an_answer_that_leaves_a_topic_out_is_a_typed_error(
-    monkeypatch, request_type, nothing, ask
-):
+    monkeypatch: pytest.MonkeyPatch,
+    request_type: type[CreateTopicsRequest],
+    nothing: CreateTopicsResponse,
+    ask: Callable[..., list[admin.TopicDescription] | None],
+) -> None:
     api_key = request_type.API_KEY
     monkeypatch.setitem(VERSIONS, api_key, (0, 4))
     handlers = {api_key: lambda request: bytes(nothing.encode(version=request.version))}

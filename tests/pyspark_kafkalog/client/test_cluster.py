@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def topic_error(error_code: int) -> Any:
     return answer
 
 
-def test_topics_by_name_and_all(cluster, new_topic):
+def test_topics_by_name_and_all(cluster: Cluster, new_topic: Callable[..., str]) -> None:
     one, three = new_topic(1), new_topic(3)
     assert cluster.topics([three, one]) == {one: [0], three: [0, 1, 2]}
     everything = cluster.topics()
@@ -102,23 +103,23 @@ def test_topics_by_name_and_all(cluster, new_topic):
     assert cluster.topics([]) == {}
 
 
-def test_an_unknown_topic_is_named_and_not_created(cluster):
+def test_an_unknown_topic_is_named_and_not_created(cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError, match="Topic no-such does not exist"):
         cluster.topics(["no-such"])
     assert "no-such" not in cluster.topics()
 
 
-def test_a_name_that_no_topic_can_have_is_said_to_be_one(cluster):
+def test_a_name_that_no_topic_can_have_is_said_to_be_one(cluster: Cluster) -> None:
     with pytest.raises(InvalidTopicNameError, match="'a b/c' cannot be the name of a topic"):
         cluster.topics(["a b/c"], create=True)
 
 
-def test_a_topic_is_created_when_that_is_asked_for(cluster):
+def test_a_topic_is_created_when_that_is_asked_for(cluster: Cluster) -> None:
     assert cluster.topics(["made-by-asking"], create=True) == {"made-by-asking": [0]}
     assert "made-by-asking" in cluster.topics()
 
 
-def test_an_unknown_partition_is_named(cluster, new_topic):
+def test_an_unknown_partition_is_named(cluster: Cluster, new_topic: Callable[..., str]) -> None:
     topic_partition = TopicPartition(new_topic(2), 5)
     with pytest.raises(UnknownTopicError, match="has no partition 5, only 2 partitions"):
         cluster.leader(topic_partition)
@@ -126,7 +127,9 @@ def test_an_unknown_partition_is_named(cluster, new_topic):
         cluster.list_offsets([topic_partition], LATEST)
 
 
-def test_offsets_at_both_ends(cluster, config, new_topic):
+def test_offsets_at_both_ends(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     write(config(), topic_partitions[1], [b"a", b"b", b"c"])
@@ -141,7 +144,9 @@ def test_offsets_at_both_ends(cluster, config, new_topic):
     assert cluster.list_offsets([], LATEST) == {}
 
 
-def test_offsets_by_time_leave_out_partitions_that_have_no_later_record(cluster, config, new_topic):
+def test_offsets_by_time_leave_out_partitions_that_have_no_later_record(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     with Producer(config()) as producer:
@@ -153,7 +158,7 @@ def test_offsets_by_time_leave_out_partitions_that_have_no_later_record(cluster,
     assert cluster.list_offsets(topic_partitions, 3001) == {}
 
 
-def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
+def test_no_broker_at_all_is_an_error_in_time_that_names_the_option() -> None:
     config = servers(
         f"127.0.0.1:{closed_port()}", f"127.0.0.1:{closed_port()}", request_timeout_ms="300"
     )
@@ -166,7 +171,7 @@ def test_no_broker_at_all_is_an_error_in_time_that_names_the_option():
     assert "refused" in str(raised.value)
 
 
-def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits():
+def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits() -> None:
     config = servers(f"127.0.0.1:{closed_port()}", f"127.0.0.1:{closed_port()}")
     began = time.monotonic()
     with (
@@ -177,7 +182,9 @@ def test_brokers_that_all_refuse_are_given_up_soon_where_somebody_waits():
     assert 1 < time.monotonic() - began < 10 + BUSY_S
 
 
-def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(monkeypatch):
+def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_module, "_REFUSED_FOR_MS", 50)
     broker = ScriptedBroker()
     with Cluster(broker.config(request_timeout_ms="600"), fails_fast=True) as cluster:
@@ -189,7 +196,9 @@ def test_a_broker_that_was_there_may_restart_also_where_somebody_waits(monkeypat
         assert time.monotonic() - began > 0.5
 
 
-def test_a_silent_broker_beside_one_that_refuses_is_waited_for(monkeypatch):
+def test_a_silent_broker_beside_one_that_refuses_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_module, "_REFUSED_FOR_MS", 50)
     with RawPeer(wait_for_close) as silent:
         names = (f"127.0.0.1:{closed_port()}", silent.bootstrap_servers)
@@ -210,7 +219,7 @@ def test_a_silent_broker_beside_one_that_refuses_is_waited_for(monkeypatch):
         lambda cluster: cluster.list_offsets([T0], LATEST),
     ],
 )
-def test_silent_brokers_are_given_up_in_time_overall(call):
+def test_silent_brokers_are_given_up_in_time_overall(call: Callable[..., Any]) -> None:
     with RawPeer(wait_for_close) as one, RawPeer(wait_for_close) as two:
         config = servers(one.bootstrap_servers, two.bootstrap_servers, request_timeout_ms="300")
         began = time.monotonic()
@@ -219,7 +228,7 @@ def test_silent_brokers_are_given_up_in_time_overall(call):
         assert time.monotonic() - began < 1 + BUSY_S
 
 
-def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
+def test_a_broker_that_greets_but_never_answers_is_given_up_in_time() -> None:
     with ScriptedBroker({METADATA: lambda request: SILENCE}) as broker:
         began = time.monotonic()
         config = broker.config(request_timeout_ms="300")
@@ -228,7 +237,7 @@ def test_a_broker_that_greets_but_never_answers_is_given_up_in_time():
         assert time.monotonic() - began < 1 + BUSY_S
 
 
-def test_bootstrap_servers_are_tried_in_turn():
+def test_bootstrap_servers_are_tried_in_turn() -> None:
     with ScriptedBroker() as broker, RawPeer(wait_for_close) as silent:
         config = servers(
             "broker..example:9092",
@@ -241,7 +250,7 @@ def test_bootstrap_servers_are_tried_in_turn():
             assert cluster.topics(["t"]) == {"t": [0]}
 
 
-def test_an_http_server_is_an_error_at_once():
+def test_an_http_server_is_an_error_at_once() -> None:
     def http(sock: socket.socket) -> None:
         sock.recv(1 << 16)
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -256,7 +265,7 @@ def test_an_http_server_is_an_error_at_once():
         assert time.monotonic() - began < 2 + BUSY_S
 
 
-def test_an_advertised_address_that_leads_nowhere_is_named():
+def test_an_advertised_address_that_leads_nowhere_is_named() -> None:
     with ScriptedBroker() as broker:
         broker.advertised = ("127.0.0.1", closed_port())
         with Cluster(broker.config(request_timeout_ms="300")) as cluster:
@@ -265,7 +274,7 @@ def test_an_advertised_address_that_leads_nowhere_is_named():
                 cluster.leader(T0)
 
 
-def test_offsets_follow_a_leader_that_moves():
+def test_offsets_follow_a_leader_that_moves() -> None:
     with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
         one.brokers = two.brokers = {1: one, 2: two}
 
@@ -280,7 +289,7 @@ def test_offsets_follow_a_leader_that_moves():
         assert len(one.asked(LIST_OFFSETS)) == 1
 
 
-def test_a_leader_that_went_away_is_waited_for():
+def test_a_leader_that_went_away_is_waited_for() -> None:
     with ScriptedBroker({LIST_OFFSETS: offsets_answer}) as broker:
         broker.leader = -1
         known = broker.handlers[METADATA]
@@ -295,7 +304,7 @@ def test_a_leader_that_went_away_is_waited_for():
             assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
 
 
-def test_offsets_that_a_broker_fails_to_find_are_asked_for_again():
+def test_offsets_that_a_broker_fails_to_find_are_asked_for_again() -> None:
     """As where its remote storage fails: Kafka answers UNKNOWN_SERVER_ERROR."""
 
     def ends(request: Request) -> bytes:
@@ -305,7 +314,7 @@ def test_offsets_that_a_broker_fails_to_find_are_asked_for_again():
         assert cluster.list_offsets([T0], 1000)[T0].offset == 7
 
 
-def test_offsets_that_a_broker_never_finds_are_an_error_that_says_where_to_look():
+def test_offsets_that_a_broker_never_finds_are_an_error_that_says_where_to_look() -> None:
     handlers = {LIST_OFFSETS: lambda request: offsets_answer(request, error_code=-1)}
     with (
         ScriptedBroker(handlers) as broker,
@@ -315,7 +324,7 @@ def test_offsets_that_a_broker_never_finds_are_an_error_that_says_where_to_look(
         cluster.list_offsets([T0], 1000)
 
 
-def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():
+def test_an_answer_that_leaves_a_partition_out_is_a_typed_error() -> None:
     def nothing(request: Request) -> bytes:
         return bytes(ListOffsetsResponse(topics=[]).encode(version=request.version))
 
@@ -337,7 +346,7 @@ def test_an_answer_that_leaves_a_partition_out_is_a_typed_error():
         lambda cluster: cluster.list_offsets([T0], LATEST),
     ],
 )
-def test_metadata_that_leaves_a_topic_out_is_a_typed_error(ask):
+def test_metadata_that_leaves_a_topic_out_is_a_typed_error(ask: Callable[[Any], Any]) -> None:
     with (
         ScriptedBroker(topics={"s": 1}) as broker,
         Cluster(broker.config()) as cluster,
@@ -347,7 +356,7 @@ def test_metadata_that_leaves_a_topic_out_is_a_typed_error(ask):
 
 
 @pytest.mark.parametrize("symbol", [EARLIEST, LATEST])
-def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again(symbol):
+def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again(symbol: int) -> None:
     def learns(request: Request) -> bytes:
         return offsets_answer(request, -1 if len(broker.asked(LIST_OFFSETS)) < 3 else 7)
 
@@ -356,7 +365,7 @@ def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again(symbol):
         assert cluster.list_offsets([T0], 1_700_000_000_000)[T0].offset == 7
 
 
-def test_an_end_that_a_leader_never_knows_is_a_typed_error():
+def test_an_end_that_a_leader_never_knows_is_a_typed_error() -> None:
     with (
         ScriptedBroker({LIST_OFFSETS: lambda request: offsets_answer(request, -1)}) as broker,
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
@@ -369,7 +378,7 @@ def test_an_end_that_a_leader_never_knows_is_a_typed_error():
 
 
 @pytest.mark.parametrize("names", [["t"], None], ids=["a name", "all"])
-def test_a_broker_that_knows_no_brokers_yet_is_asked_again(names):
+def test_a_broker_that_knows_no_brokers_yet_is_asked_again(names: list[str] | None) -> None:
     """It has just started, and knows of no topics: that is not to say that there are none."""
 
     def learns(request: Request) -> bytes:
@@ -386,7 +395,7 @@ def test_a_broker_that_knows_no_brokers_yet_is_asked_again(names):
         assert cluster.topics(names) == {"t": [0]}
 
 
-def test_a_partition_that_nobody_leads_is_a_typed_error():
+def test_a_partition_that_nobody_leads_is_a_typed_error() -> None:
     with (
         ScriptedBroker() as broker,
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
@@ -399,10 +408,15 @@ def test_a_partition_that_nobody_leads_is_a_typed_error():
                 ask(T0)
 
 
-def test_a_look_up_that_runs_out_of_time_leaves_what_is_in_flight_to_others():
+def test_a_look_up_that_runs_out_of_time_leaves_what_is_in_flight_to_others() -> None:
     """As a producer's, near the end of delivery.timeout.ms: its batches are under way there."""
     fetches: list[Request] = []
-    handlers = {FETCH: lambda request: fetches.append(request) or SILENCE}
+
+    def hear(request: Request) -> object:
+        fetches.append(request)
+        return SILENCE
+
+    handlers = {FETCH: hear}
     with ScriptedBroker(handlers) as broker, Cluster(broker.config()) as cluster:
         connection = cluster.leader(T0)
         sent = connection.send(FETCH, 4, [b""])
@@ -414,7 +428,9 @@ def test_a_look_up_that_runs_out_of_time_leaves_what_is_in_flight_to_others():
         assert bytes(connection.receive(sent)) == b"stored"
 
 
-def test_the_id_of_a_topic_is_the_one_last_heard_of(cluster, new_topic):
+def test_the_id_of_a_topic_is_the_one_last_heard_of(
+    cluster: Cluster, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     assert cluster.topic_id("never-asked") is None
     cluster.topics([topic])
@@ -426,14 +442,14 @@ def test_the_id_of_a_topic_is_the_one_last_heard_of(cluster, new_topic):
     assert cluster.topic_id(topic) not in (None, first)
 
 
-def test_an_error_that_does_not_pass_is_raised_at_once():
+def test_an_error_that_does_not_pass_is_raised_at_once() -> None:
     with ScriptedBroker({METADATA: topic_error(29)}) as broker, Cluster(broker.config()) as cluster:
         with pytest.raises(TopicAuthorizationFailedError, match="topic t"):
             cluster.topics(["t"])
         assert len(broker.requests) == 1
 
 
-def test_leaders_that_are_not_known_in_time_are_a_typed_error():
+def test_leaders_that_are_not_known_in_time_are_a_typed_error() -> None:
     with (
         ScriptedBroker({LIST_OFFSETS: lambda r: offsets_answer(r, error_code=6)}) as broker,
         Cluster(broker.config(request_timeout_ms="200")) as cluster,
@@ -442,7 +458,7 @@ def test_leaders_that_are_not_known_in_time_are_a_typed_error():
         cluster.list_offsets([T0], LATEST)
 
 
-def test_read_committed_asks_for_the_last_stable_offset():
+def test_read_committed_asks_for_the_last_stable_offset() -> None:
     levels = []
 
     def note(request: Request) -> bytes:
@@ -457,7 +473,7 @@ def test_read_committed_asks_for_the_last_stable_offset():
     assert levels == [0, 1]
 
 
-def test_metadata_is_asked_again_when_it_is_old():
+def test_metadata_is_asked_again_when_it_is_old() -> None:
     with ScriptedBroker() as broker:
         with Cluster(broker.config(metadata_max_age_ms="0")) as cluster:
             cluster.leader(T0)
@@ -469,7 +485,7 @@ def test_metadata_is_asked_again_when_it_is_old():
             assert len(broker.asked(METADATA)) == 3
 
 
-def test_a_closed_connection_is_opened_again():
+def test_a_closed_connection_is_opened_again() -> None:
     with ScriptedBroker() as broker, Cluster(broker.config()) as cluster:
         cluster.topics()
         cluster.close()
@@ -477,7 +493,9 @@ def test_a_closed_connection_is_opened_again():
         assert broker.connections == 2
 
 
-def test_the_brokers_own_topics_are_not_among_all(cluster, new_topic):
+def test_the_brokers_own_topics_are_not_among_all(
+    cluster: Cluster, new_topic: Callable[..., str]
+) -> None:
     name = new_topic()
     commit_offsets(cluster, "makes-the-topic-of-offsets", {TopicPartition(name, 0): 0})
     assert cluster.topics(["__consumer_offsets"])
@@ -486,7 +504,7 @@ def test_the_brokers_own_topics_are_not_among_all(cluster, new_topic):
     assert not [each for each in found if each.startswith("__")]
 
 
-def test_whoever_goes_on_hears_that_a_connection_was_lost():
+def test_whoever_goes_on_hears_that_a_connection_was_lost() -> None:
     with ScriptedBroker() as broker, Cluster(broker.config()) as cluster:
         cluster.any_broker()
         assert cluster.resume(60)
@@ -495,11 +513,11 @@ def test_whoever_goes_on_hears_that_a_connection_was_lost():
         assert cluster.resume(60)
 
 
-def test_pauses_between_attempts_stay_short():
+def test_pauses_between_attempts_stay_short() -> None:
     """Twelve that double would be longer than the request may take."""
     attempts = []
 
-    def fail(deadline):
+    def fail(deadline: Deadline) -> str:
         attempts.append(deadline)
         if len(attempts) <= 12:
             raise LeaderNotAvailableError
@@ -511,7 +529,7 @@ def test_pauses_between_attempts_stay_short():
             assert cluster.retrying(fail, Deadline(5000)) == "there"
 
 
-def test_offsets_of_many_partitions_take_no_square_of_them():
+def test_offsets_of_many_partitions_take_no_square_of_them() -> None:
     def cpu_s(count: int) -> float:
         def end_of_each(request: Request) -> bytes:
             asked = ListOffsetsRequest.decode(bytes(request.body), version=request.version)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ def config(**given: str) -> ClientConfig:
     )
 
 
-def test_defaults_are_those_of_kafka_where_it_has_them():
+def test_defaults_are_those_of_kafka_where_it_has_them() -> None:
     made = config()
     assert made.request_timeout_ms == 30_000
     assert made.fetch_max_bytes == 52_428_800
@@ -32,7 +33,7 @@ def test_defaults_are_those_of_kafka_where_it_has_them():
     assert made.compression_type is Codec.NONE
 
 
-def test_names_come_in_any_case():
+def test_names_come_in_any_case() -> None:
     assert ClientConfig.from_options({"Bootstrap.Servers": "b:1", "ACKS": "1"}).acks == 1
 
 
@@ -45,18 +46,18 @@ def test_names_come_in_any_case():
         ("PLAINTEXT://a:1", (("a", 1),)),
     ],
 )
-def test_bootstrap_servers(servers, parsed):
+def test_bootstrap_servers(servers: str, parsed: tuple[tuple[str, int], ...]) -> None:
     made = ClientConfig.from_options({"bootstrap.servers": servers})
     assert made.bootstrap_servers == parsed
 
 
 @pytest.mark.parametrize("servers", ["", " , ", "a", "a:", "a:b", "a:0", "a:65536", "::1:9092"])
-def test_malformed_bootstrap_servers_are_named(servers):
+def test_malformed_bootstrap_servers_are_named(servers: str) -> None:
     with pytest.raises(InvalidOptionError, match=r"kafka\.bootstrap\.servers"):
         ClientConfig.from_options({"bootstrap.servers": servers})
 
 
-def test_missing_bootstrap_servers_are_named():
+def test_missing_bootstrap_servers_are_named() -> None:
     with pytest.raises(InvalidOptionError, match=r"kafka\.bootstrap\.servers is missing"):
         ClientConfig.from_options({})
 
@@ -77,14 +78,16 @@ def test_missing_bootstrap_servers_are_named():
         ("ssl.truststore.type", "JKS", "PEM"),
     ],
 )
-def test_a_malformed_value_names_its_option_and_what_to_write(name, text, advice):
+def test_a_malformed_value_names_its_option_and_what_to_write(
+    name: str, text: str, advice: str
+) -> None:
     with pytest.raises(InvalidOptionError) as raised:
         ClientConfig.from_options(SERVERS | {name: text})
     assert f"kafka.{name}" in str(raised.value)
     assert advice in str(raised.value)
 
 
-def test_ignored_keys_count_where_no_partitioner_is_named():
+def test_ignored_keys_count_where_no_partitioner_is_named() -> None:
     sticky = {"partitioner.ignore.keys": "true"}
     by_key = "org.apache.kafka.clients.producer.internals.DefaultPartitioner"
     assert ClientConfig.from_options(SERVERS).partitioner is Partitioner.BY_KEY
@@ -93,22 +96,22 @@ def test_ignored_keys_count_where_no_partitioner_is_named():
     assert ClientConfig.from_options(both).partitioner is Partitioner.BY_KEY
 
 
-def test_fewer_acks_switch_idempotence_off():
+def test_fewer_acks_switch_idempotence_off() -> None:
     assert config(acks="1").enable_idempotence is False
 
 
 @pytest.mark.parametrize("acks", ["all", "ALL", " all ", "-1", " -1"])
-def test_all_acks_keep_idempotence_however_they_are_written(acks):
+def test_all_acks_keep_idempotence_however_they_are_written(acks: str) -> None:
     made = config(acks=acks)
     assert (made.acks, made.enable_idempotence) == (-1, True)
 
 
-def test_fewer_acks_contradict_idempotence_that_was_asked_for():
+def test_fewer_acks_contradict_idempotence_that_was_asked_for() -> None:
     with pytest.raises(InvalidOptionError, match=r"kafka\.enable\.idempotence needs kafka\.acks"):
         config(acks="0", enable_idempotence="true")
 
 
-def test_no_secret_shows_in_any_form_of_the_config():
+def test_no_secret_shows_in_any_form_of_the_config() -> None:
     made = config(
         sasl_password="hunter2",
         sasl_jaas_config=f'{PLAIN} username="u" password="hunter2";',
@@ -121,7 +124,7 @@ def test_no_secret_shows_in_any_form_of_the_config():
     assert "[hidden]" in repr(made)
 
 
-def test_a_config_survives_pickling_and_copying():
+def test_a_config_survives_pickling_and_copying() -> None:
     made = config(sasl_password="hunter2", max_partition_fetch_bytes="7")
     for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
         assert copied == made
@@ -138,19 +141,21 @@ def test_a_config_survives_pickling_and_copying():
         (f"{PLAIN};", {}),
     ],
 )
-def test_login_module_lines(line, options):
+def test_login_module_lines(line: str, options: dict[str, str]) -> None:
     parsed = config(sasl_jaas_config=line).jaas_options()
     assert options.items() <= parsed.items()
 
 
 @pytest.mark.parametrize("line", ["hunter2", f'{PLAIN} password="hunter2', f"{PLAIN} = hunter2;"])
-def test_a_malformed_login_module_line_is_refused_without_its_text(line):
+def test_a_malformed_login_module_line_is_refused_without_its_text(line: str) -> None:
     with pytest.raises(InvalidOptionError, match=r"kafka\.sasl\.jaas\.config") as raised:
         config(sasl_jaas_config=line).jaas_options()
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_secret_in_the_environment_is_looked_up_where_it_is_used(monkeypatch):
+def test_a_secret_in_the_environment_is_looked_up_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     secret = Secret("${env:KAFKALOG_TEST_PASSWORD}")
     assert pickle.loads(pickle.dumps(secret)) == secret
     with pytest.raises(InvalidOptionError, match="KAFKALOG_TEST_PASSWORD, which is not set"):
@@ -161,7 +166,7 @@ def test_a_secret_in_the_environment_is_looked_up_where_it_is_used(monkeypatch):
     assert config(sasl_jaas_config=line).jaas_options()["password"] == "hunter2"
 
 
-def test_a_secret_in_a_properties_file(tmp_path):
+def test_a_secret_in_a_properties_file(tmp_path: Path) -> None:
     path = tmp_path / "secrets.properties"
     path.write_text("# ours\npassword = hunter2=x\nescaped: a\\\\b\nlong=one,\\\n  two\n")
     assert Secret(f"${{file:{path}:password}}").reveal() == "hunter2=x"
@@ -173,7 +178,7 @@ def test_a_secret_in_a_properties_file(tmp_path):
         Secret(f"${{file:{path}.gone:password}}").reveal()
 
 
-def test_a_secret_in_a_file_of_its_own(tmp_path):
+def test_a_secret_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(" hunter2=:x \n")
     assert Secret(f"${{dir:{tmp_path}:password}}").reveal() == " hunter2=:x "
     with pytest.raises(InvalidOptionError, match=f"names the file {tmp_path}/other, which cannot"):
@@ -183,14 +188,14 @@ def test_a_secret_in_a_file_of_its_own(tmp_path):
         Secret(f"${{dir:{tmp_path}:store.p12}}").reveal()
 
 
-def test_a_password_in_a_reference_may_hold_any_character(monkeypatch):
+def test_a_password_in_a_reference_may_hold_any_character(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKALOG_TEST_PASSWORD", "a\"; b='c' \\ ${env:HOME}")
     line = f'{PLAIN} username="u" password="${{env:KAFKALOG_TEST_PASSWORD}}";'
     parsed = config(sasl_jaas_config=line).jaas_options()
     assert parsed == {"username": "u", "password": "a\"; b='c' \\ ${env:HOME}"}
 
 
-def test_a_whole_login_module_line_in_a_reference(monkeypatch):
+def test_a_whole_login_module_line_in_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKALOG_TEST_LOGIN", f'{PLAIN} username="u" password="p";')
     made = config(sasl_jaas_config="${env:KAFKALOG_TEST_LOGIN}")
     assert made.jaas_options() == {"username": "u", "password": "p"}
@@ -204,17 +209,17 @@ def test_a_whole_login_module_line_in_a_reference(monkeypatch):
         {"ssl.truststore.location": "/etc/trust.store.P12", "ssl.truststore.type": "PEM"},
     ],
 )
-def test_a_java_store_is_refused_with_the_command_that_converts_it(given):
+def test_a_java_store_is_refused_with_the_command_that_converts_it(given: dict[str, str]) -> None:
     with pytest.raises(InvalidOptionError, match=r"keytool -list -rfc -keystore /etc/trust\.store"):
         ClientConfig.from_options(SERVERS | given)
 
 
-def test_scrub_takes_every_secret_out_of_a_text():
+def test_scrub_takes_every_secret_out_of_a_text() -> None:
     made = config(sasl_jaas_config=f'{PLAIN} username="u" password="hunter2";')
     assert made.scrub("u said hunter2!") == "u said [hidden]!"
 
 
-def test_scrub_leaves_no_rest_of_a_secret_that_begins_with_another():
+def test_scrub_leaves_no_rest_of_a_secret_that_begins_with_another() -> None:
     made = config(sasl_password="hunter", ssl_key_password="hunter2")
     assert made.scrub("hunter2 and hunter") == "[hidden] and [hidden]"
 
@@ -228,17 +233,17 @@ def test_scrub_leaves_no_rest_of_a_secret_that_begins_with_another():
         ("SASL_SSL", True, True),
     ],
 )
-def test_what_a_security_protocol_is_made_of(protocol, tls, sasl):
+def test_what_a_security_protocol_is_made_of(protocol: str, tls: bool, sasl: bool) -> None:
     made = config(security_protocol=protocol)
     assert (made.uses_tls, made.uses_sasl) == (tls, sasl)
 
 
-def test_scrub_works_while_a_reference_leads_nowhere():
+def test_scrub_works_while_a_reference_leads_nowhere() -> None:
     made = config(sasl_password="${env:KAFKALOG_TEST_NOWHERE}", ssl_key_password="hunter2")
     assert made.scrub("a text of hunter2") == "a text of [hidden]"
 
 
-def test_unknown_properties_come_with_the_nearest_known_one():
+def test_unknown_properties_come_with_the_nearest_known_one() -> None:
     names = ["fetch.max.bites", "group.id", "sasl.pasword", "frobnicate", "FETCH.MAX.BYTES"]
     assert properties.unknown(names) == {
         "fetch.max.bites": "fetch.max.bytes",

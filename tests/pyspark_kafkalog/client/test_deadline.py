@@ -2,10 +2,12 @@
 
 import time
 
+import pytest
+
 from pyspark_kafkalog.client.deadline import Deadline
 
 
-def test_what_is_left_falls_to_zero_and_no_further(monkeypatch):
+def test_what_is_left_falls_to_zero_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     deadline = Deadline(1500)
@@ -17,7 +19,7 @@ def test_what_is_left_falls_to_zero_and_no_further(monkeypatch):
     assert (deadline.remaining_s, deadline.remaining_ms, deadline.expired) == (0, 0, True)
 
 
-def test_a_part_is_shorter_but_never_longer_than_the_whole(monkeypatch):
+def test_a_part_is_shorter_but_never_longer_than_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     deadline = Deadline(1000)
@@ -28,8 +30,8 @@ def test_a_part_is_shorter_but_never_longer_than_the_whole(monkeypatch):
     assert deadline.part(300).expired
 
 
-def test_a_pause_ends_with_the_deadline(monkeypatch):
-    slept = []
+def test_a_pause_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     monkeypatch.setattr(time, "sleep", slept.append)
     Deadline(1000).pause(0.25)

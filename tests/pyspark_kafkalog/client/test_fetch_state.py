@@ -19,7 +19,7 @@ OFFSETS = [0, 3, 4, 14]
 
 
 @given(st.integers(0, len(LOG)))
-def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
+def test_any_prefix_gives_the_batches_that_are_whole(size_bytes: int) -> None:
     whole = sum(1 for end in ENDS[1:] if end <= size_bytes)
     found = whole_batches(memoryview(LOG)[:size_bytes], 0)
     assert (found.size_bytes, found.next_offset) == (ENDS[whole], OFFSETS[whole])
@@ -28,7 +28,7 @@ def test_any_prefix_gives_the_batches_that_are_whole(size_bytes):
 
 
 @given(st.integers(0, len(LOG) * 8 - 1))
-def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
+def test_any_flipped_bit_shows_but_for_leader_epochs(bit: int) -> None:
     """Or it moves a batch, or cuts the last off: then there are gaps, or fewer. An epoch decides
     nothing by itself: a later one has the leader asked."""
     damaged = bytearray(LOG)
@@ -48,7 +48,7 @@ def test_any_flipped_bit_shows_but_for_leader_epochs(bit):
         assert found.size_bytes == start
 
 
-def test_entries_of_the_old_formats_name_their_last_offset():
+def test_entries_of_the_old_formats_name_their_last_offset() -> None:
     message = struct.pack(">bb", 1, 0) + b"\0" * 8
     entry = struct.pack(">qiI", 41, 14, zlib.crc32(message)) + message
     assert len(entry) == 12 + 14
@@ -58,13 +58,15 @@ def test_entries_of_the_old_formats_name_their_last_offset():
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_walked_or_refused(noise):
+def test_any_bytes_are_walked_or_refused(noise: bytes) -> None:
     with contextlib.suppress(CorruptRecordError):
         assert 0 <= whole_batches(memoryview(noise), 0).size_bytes <= len(noise)
 
 
 @given(st.lists(st.integers(1, 2 * len(LOG))), st.integers(0, 13))
-def test_answers_of_any_size_give_each_batch_once(sizes_bytes, start_offset):
+def test_answers_of_any_size_give_each_batch_once(
+    sizes_bytes: list[int], start_offset: int
+) -> None:
     """An answer has at least as many bytes as were asked for, from the position's batch on."""
     state = FetchState(start_offset, 14, 1, 1)
     found = []
@@ -83,13 +85,13 @@ def test_answers_of_any_size_give_each_batch_once(sizes_bytes, start_offset):
     assert found == [base for base, next_offset in ends if next_offset > start_offset]
 
 
-def test_a_batch_that_was_cut_off_is_asked_for_whole():
+def test_a_batch_that_was_cut_off_is_asked_for_whole() -> None:
     state = FetchState(0, 3, 1, 1)
     assert state.look(memoryview(LOG)[: ENDS[1] - 1]) is None
     assert state.ask_bytes() == ENDS[1]
 
 
-def test_late_answers_make_the_next_ones_larger_up_to_a_limit():
+def test_late_answers_make_the_next_ones_larger_up_to_a_limit() -> None:
     state = FetchState(0, 1 << 40, 4 << 20, 8 << 20)
     asked = []
     for _ in range(3):

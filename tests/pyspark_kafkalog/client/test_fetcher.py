@@ -14,6 +14,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin, deadline
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import FetchedRecords, Fetcher
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
@@ -90,7 +91,9 @@ def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
 # Against our broker.
 
 
-def test_a_whole_partition_comes_without_gap_and_in_order(cluster, config, new_topic):
+def test_a_whole_partition_comes_without_gap_and_in_order(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     values = [b"%06d" % number for number in range(20_000)]
     batch_count = write(config(), topic_partition, values, batch_bytes=5_000)
@@ -108,7 +111,9 @@ def test_a_whole_partition_comes_without_gap_and_in_order(cluster, config, new_t
     assert [each.start_offset for each in found] == [0, *ends[:-1]]
 
 
-def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(cluster, config, new_topic):
+def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x" * 100] * 1000, batch_bytes=2_000)
     with Cluster(config(max_partition_fetch_bytes="4000")) as own:
@@ -123,12 +128,14 @@ def test_a_range_in_the_middle_stops_at_the_batch_that_holds_its_end(cluster, co
     assert found[-2].next_offset < 666
 
 
-def test_an_empty_range_asks_nothing(cluster, new_topic):
+def test_an_empty_range_asks_nothing(cluster: Cluster, new_topic: Callable[..., str]) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     assert list(Fetcher(cluster, topic_partition, 5, 5).records()) == []
 
 
-def test_a_batch_larger_than_a_fetch_comes_whole(config, new_topic):
+def test_a_batch_larger_than_a_fetch_comes_whole(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x" * 500_000, b"y" * 500_000])
     with Cluster(config(max_partition_fetch_bytes="1000", fetch_max_bytes="1000")) as own:
@@ -137,7 +144,9 @@ def test_a_batch_larger_than_a_fetch_comes_whole(config, new_topic):
     assert found[-1].next_offset == 2
 
 
-def test_an_offset_beyond_the_end_is_data_loss_that_says_what_there_is(cluster, config, new_topic):
+def test_an_offset_beyond_the_end_is_data_loss_that_says_what_there_is(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x"] * 10)
     with pytest.raises(DataLossError, match="holds offsets 0 up to, not including, 10") as raised:
@@ -145,7 +154,9 @@ def test_an_offset_beyond_the_end_is_data_loss_that_says_what_there_is(cluster, 
     assert (raised.value.log_start_offset, raised.value.log_end_offset) == (0, 10)
 
 
-def test_a_topic_that_was_deleted_is_data_loss(cluster, config, new_topic):
+def test_a_topic_that_was_deleted_is_data_loss(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x"] * 10)
     cluster.leader(topic_partition)
@@ -154,7 +165,9 @@ def test_a_topic_that_was_deleted_is_data_loss(cluster, config, new_topic):
         list(Fetcher(cluster, topic_partition, 0, 10).records())
 
 
-def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster, config, new_topic):
+def test_a_reader_that_stops_early_leaves_the_connection_usable(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x" * 1000] * 3000, batch_bytes=10_000)
     with Cluster(config(max_partition_fetch_bytes="300000")) as own:
@@ -169,7 +182,7 @@ def test_a_reader_that_stops_early_leaves_the_connection_usable(cluster, config,
 # Against scripted brokers.
 
 
-def test_the_next_fetch_is_sent_before_the_answer_is_handed_out():
+def test_the_next_fetch_is_sent_before_the_answer_is_handed_out() -> None:
     second_asked = threading.Event()
 
     def serve(request: Request) -> bytes:
@@ -219,19 +232,21 @@ class FarAway:
         return [asked_bytes >> 20 for asked_bytes in self.asked_bytes[:turns]]
 
 
-def test_fetches_grow_while_the_network_takes_longer_than_their_reader():
+def test_fetches_grow_while_the_network_takes_longer_than_their_reader() -> None:
     assert FarAway().read(4, late_s=0.05) == [4, 4, 8, 8]
     assert FarAway().read(4, late_s=0) == [4, 4, 4, 4]
 
 
-def test_fetches_do_not_grow_beyond_what_is_set():
+def test_fetches_do_not_grow_beyond_what_is_set() -> None:
     set_to = {"max_partition_fetch_bytes": str(2 << 20)}
     assert FarAway().read(3, late_s=0.05, **set_to) == [2, 2, 2]
     most = {"fetch_max_bytes": str(6 << 20)}
     assert FarAway().read(4, late_s=0.05, **most) == [4, 4, 6, 6]
 
 
-def test_two_answers_are_in_memory_however_long_the_partition_is(config, new_topic):
+def test_two_answers_are_in_memory_however_long_the_partition_is(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [bytes(1000)] * 12_000, batch_bytes=50_000)
     with Cluster(config(max_partition_fetch_bytes="600000")) as own:
@@ -247,7 +262,7 @@ def test_two_answers_are_in_memory_however_long_the_partition_is(config, new_top
     assert peak_bytes < 2 * 600_000 + 200_000
 
 
-def test_records_are_views_of_the_received_buffer():
+def test_records_are_views_of_the_received_buffer() -> None:
     with ScriptedBroker({FETCH: log_of(stored(0, 10))}) as broker:
         (each,) = fetched(broker, 0, 10)
     assert next(batches(each.records)).next_offset == 10
@@ -255,7 +270,7 @@ def test_records_are_views_of_the_received_buffer():
     assert len(each.records.obj) > len(each.records)
 
 
-def test_a_cut_off_last_batch_is_left_for_the_next_fetch():
+def test_a_cut_off_last_batch_is_left_for_the_next_fetch() -> None:
     whole, cut = stored(0, 10), stored(10, 10)
 
     def serve(request: Request) -> bytes:
@@ -269,7 +284,7 @@ def test_a_cut_off_last_batch_is_left_for_the_next_fetch():
     assert [bytes(each.records) for each in found] == [whole, cut]
 
 
-def test_a_leader_that_moves_is_followed():
+def test_a_leader_that_moves_is_followed() -> None:
     with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
         one.brokers = two.brokers = {1: one, 2: two}
         log = log_of(stored(0, 10), stored(10, 10), stored(20, 10))
@@ -287,7 +302,7 @@ def test_a_leader_that_moves_is_followed():
 
 
 @pytest.mark.parametrize("how_bytes", [0, 2, 30, 200])
-def test_a_connection_that_breaks_goes_on_where_it_was(how_bytes):
+def test_a_connection_that_breaks_goes_on_where_it_was(how_bytes: int) -> None:
     log = log_of(stored(0, 100), stored(100, 100), stored(200, 100))
     broken: list[bool] = []
 
@@ -304,7 +319,7 @@ def test_a_connection_that_breaks_goes_on_where_it_was(how_bytes):
         assert broker.connections == 2
 
 
-def test_a_broker_that_is_gone_for_good_is_unreachable_in_time():
+def test_a_broker_that_is_gone_for_good_is_unreachable_in_time() -> None:
     broker = ScriptedBroker({FETCH: log_of(stored(0, 10), stored(10, 10), stored(20, 10))})
     with Cluster(broker.config(request_timeout_ms="300")) as cluster:
         with broker:
@@ -317,7 +332,7 @@ def test_a_broker_that_is_gone_for_good_is_unreachable_in_time():
 
 
 @pytest.mark.parametrize("error_code", [3, 5, 6, 9, 56, 74, 75, 78])
-def test_an_error_that_passes_is_waited_out(error_code):
+def test_an_error_that_passes_is_waited_out(error_code: int) -> None:
     asked = []
 
     def serve(request: Request) -> bytes:
@@ -330,7 +345,7 @@ def test_an_error_that_passes_is_waited_out(error_code):
         assert spans(fetched(broker, 0, 10)) == [(0, 10)]
 
 
-def test_an_error_of_the_whole_answer_that_passes_is_waited_out():
+def test_an_error_of_the_whole_answer_that_passes_is_waited_out() -> None:
     def serve(request: Request) -> bytes:
         if len(broker.asked(FETCH)) == 1:
             refused = fetch.FetchResponse([], error_code=56)
@@ -341,14 +356,14 @@ def test_an_error_of_the_whole_answer_that_passes_is_waited_out():
         assert spans(fetched(broker, 0, 10)) == [(0, 10)]
 
 
-def test_an_error_that_does_not_pass_is_raised_as_it_is():
+def test_an_error_that_does_not_pass_is_raised_as_it_is() -> None:
     with ScriptedBroker({FETCH: lambda r: answer(r, error_code=29)}) as broker:
         with pytest.raises(TopicAuthorizationFailedError, match="t-0 at offset 4"):
             fetched(broker, 4, 10)
         assert len(broker.asked(FETCH)) == 1
 
 
-def test_an_error_that_never_passes_times_out():
+def test_an_error_that_never_passes_times_out() -> None:
     with ScriptedBroker({FETCH: lambda r: answer(r, error_code=6)}) as broker:
         began = time.monotonic()
         with (
@@ -359,7 +374,7 @@ def test_an_error_that_never_passes_times_out():
         assert time.monotonic() - began < 1 + BUSY_S
 
 
-def test_a_partition_that_stays_below_the_range_has_lost_the_rest_of_it():
+def test_a_partition_that_stays_below_the_range_has_lost_the_rest_of_it() -> None:
     """A topic that was recreated: its log is shorter than what a checkpoint says of it."""
     with ScriptedBroker({FETCH: lambda r: answer(r, high_watermark=7)}) as broker:
         began = time.monotonic()
@@ -372,7 +387,7 @@ def test_a_partition_that_stays_below_the_range_has_lost_the_rest_of_it():
         assert 0.2 <= time.monotonic() - began < 1 + BUSY_S
 
 
-def test_a_silent_leader_times_out():
+def test_a_silent_leader_times_out() -> None:
     with ScriptedBroker({FETCH: lambda r: SILENCE}) as broker:
         began = time.monotonic()
         with (
@@ -383,7 +398,7 @@ def test_a_silent_leader_times_out():
         assert time.monotonic() - began < 1 + BUSY_S
 
 
-def test_a_slow_reader_is_no_stuck_partition():
+def test_a_slow_reader_is_no_stuck_partition() -> None:
     log, asked = log_of(stored(0, 10), stored(10, 10)), []
 
     def serve(request: Request) -> bytes:
@@ -398,7 +413,7 @@ def test_a_slow_reader_is_no_stuck_partition():
         assert len(list(reading)) == 1
 
 
-def test_a_process_that_was_suspended_asks_again(monkeypatch):
+def test_a_process_that_was_suspended_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer than all timeouts, and longer than brokers keep an idle connection."""
     clock = SuspendedClock()
     monkeypatch.setattr(deadline, "time", clock)
@@ -424,7 +439,7 @@ class SuspendedClock:
         return time.monotonic() + self.slept_s
 
 
-def test_a_planning_process_that_was_suspended_asks_again(monkeypatch):
+def test_a_planning_process_that_was_suspended_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SuspendedClock()
     monkeypatch.setattr(deadline, "time", clock)
 
@@ -438,7 +453,7 @@ def test_a_planning_process_that_was_suspended_asks_again(monkeypatch):
         assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
 
 
-def test_offsets_out_of_range_say_what_there_is():
+def test_offsets_out_of_range_say_what_there_is() -> None:
     def ends(request: Request) -> bytes:
         return offsets_answer(request, 100 if len(broker.asked(LIST_OFFSETS)) == 1 else 200)
 
@@ -451,7 +466,7 @@ def test_offsets_out_of_range_say_what_there_is():
     assert (raised.value.log_start_offset, raised.value.log_end_offset) == (100, 200)
 
 
-def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one():
+def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one() -> None:
     log = log_of(stored(0, 10), stored(10, 10))
     with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
         one.brokers = two.brokers = {1: one, 2: two}
@@ -474,7 +489,7 @@ def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one():
         assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
 
 
-def test_the_broker_that_is_asked_for_its_ends_may_be_away_for_longer_than_a_call():
+def test_the_broker_that_is_asked_for_its_ends_may_be_away_for_longer_than_a_call() -> None:
     """As where it restarts just when it has called the position out of range."""
     away = 3
 
@@ -493,7 +508,7 @@ def test_the_broker_that_is_asked_for_its_ends_may_be_away_for_longer_than_a_cal
     assert spans(found) == [(10, 20)]
 
 
-def test_a_partition_may_have_no_leader_for_longer_than_a_call():
+def test_a_partition_may_have_no_leader_for_longer_than_a_call() -> None:
     log = log_of(stored(0, 10))
     with ScriptedBroker({FETCH: log}) as broker:
         known = broker.metadata
@@ -508,7 +523,7 @@ def test_a_partition_may_have_no_leader_for_longer_than_a_call():
         assert spans(fetched(broker, 0, 10, request_timeout_ms="100")) == [(0, 10)]
 
 
-def test_a_topic_that_disappears_with_its_offsets_is_data_loss():
+def test_a_topic_that_disappears_with_its_offsets_is_data_loss() -> None:
     def vanish(request: Request) -> bytes:
         broker.handlers[METADATA] = topic_error(3)
         return answer(request, error_code=1)
@@ -520,7 +535,7 @@ def test_a_topic_that_disappears_with_its_offsets_is_data_loss():
         fetched(broker, 5, 10)
 
 
-def test_a_broker_that_cannot_say_what_went_wrong_is_asked_again():
+def test_a_broker_that_cannot_say_what_went_wrong_is_asked_again() -> None:
     """UNKNOWN_SERVER_ERROR is what Kafka answers where its remote storage fails."""
     log = log_of(stored(0, 10), stored(10, 10))
 
@@ -533,7 +548,7 @@ def test_a_broker_that_cannot_say_what_went_wrong_is_asked_again():
         assert spans(fetched(broker, 0, 20)) == [(0, 10), (10, 20)]
 
 
-def test_a_broker_that_never_says_what_is_wrong_is_an_error_that_says_where_to_look():
+def test_a_broker_that_never_says_what_is_wrong_is_an_error_that_says_where_to_look() -> None:
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, error_code=-1)}) as broker,
         Cluster(broker.config()) as cluster,
@@ -542,7 +557,7 @@ def test_a_broker_that_never_says_what_is_wrong_is_an_error_that_says_where_to_l
         list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
 
 
-def test_a_leader_that_does_not_know_its_end_yet_is_waited_for():
+def test_a_leader_that_does_not_know_its_end_yet_is_waited_for() -> None:
     """It was just elected: the position, which is the log's end, is out of range for it."""
 
     def serve(request: Request) -> bytes:
@@ -557,7 +572,7 @@ def test_a_leader_that_does_not_know_its_end_yet_is_waited_for():
         assert spans(fetched(broker, 10, 20)) == [(10, 20)]
 
 
-def test_pauses_between_attempts_stay_short():
+def test_pauses_between_attempts_stay_short() -> None:
     """Twelve that double would be longer than the patience."""
     log = log_of(stored(0, 10))
 
@@ -568,7 +583,7 @@ def test_pauses_between_attempts_stay_short():
         assert spans(fetched(broker, 0, 10, retry_backoff_max_ms="10")) == [(0, 10)]
 
 
-def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records():
+def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records() -> None:
     """As one that has just started does: it answers Metadata before it has learnt its topics."""
     log = log_of(stored(0, 10), stored(10, 10))
     with ScriptedBroker() as broker:
@@ -588,7 +603,7 @@ def test_a_broker_that_denies_a_topic_for_a_moment_loses_no_records():
         assert spans(fetched(broker, 0, 20)) == [(0, 10), (10, 20)]
 
 
-def test_a_topic_that_disappears_is_data_loss():
+def test_a_topic_that_disappears_is_data_loss() -> None:
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, error_code=3)}) as broker,
         Cluster(broker.config()) as cluster,
@@ -599,7 +614,7 @@ def test_a_topic_that_disappears_is_data_loss():
             list(Fetcher(cluster, T0, 0, 10).records())
 
 
-def test_a_gap_that_compaction_left_at_the_end_of_the_range_ends_it():
+def test_a_gap_that_compaction_left_at_the_end_of_the_range_ends_it() -> None:
     with (
         ScriptedBroker({FETCH: log_of(stored(0, 10), stored(50, 10))}) as broker,
         Cluster(broker.config()) as cluster,
@@ -609,7 +624,7 @@ def test_a_gap_that_compaction_left_at_the_end_of_the_range_ends_it():
         assert fetcher.position == 60
 
 
-def test_nothing_left_up_to_the_end_of_the_log_ends_the_range():
+def test_nothing_left_up_to_the_end_of_the_log_ends_the_range() -> None:
     log = log_of(stored(0, 10))
     with ScriptedBroker({FETCH: lambda r: log(r)}) as broker, Cluster(broker.config()) as cluster:
         fetcher = Fetcher(cluster, T0, 0, 1000)
@@ -618,7 +633,9 @@ def test_nothing_left_up_to_the_end_of_the_log_ends_the_range():
 
 
 @pytest.mark.parametrize("earliest_local", [20, 0])
-def test_what_remote_storage_is_slow_to_give_is_no_gap(earliest_local, monkeypatch):
+def test_what_remote_storage_is_slow_to_give_is_no_gap(
+    earliest_local: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker answers empty, and without an error, when its remote storage (KIP-405) takes longer
     than remote.fetch.max.wait.ms, or has given as much as its quota lets it."""
     monkeypatch.setitem(VERSIONS, LIST_OFFSETS, (0, 8))
@@ -642,7 +659,9 @@ def test_what_remote_storage_is_slow_to_give_is_no_gap(earliest_local, monkeypat
     assert found == ([(0, 10), (10, 20)] if earliest_local else [(0, 10)])
 
 
-def test_remote_storage_that_gives_nothing_for_long_is_an_error_and_no_gap(monkeypatch):
+def test_remote_storage_that_gives_nothing_for_long_is_an_error_and_no_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(VERSIONS, LIST_OFFSETS, (0, 8))
     handlers = {FETCH: answer, LIST_OFFSETS: lambda request: offsets_answer(request, 20)}
     with (
@@ -653,7 +672,7 @@ def test_remote_storage_that_gives_nothing_for_long_is_an_error_and_no_gap(monke
         list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
 
 
-def test_read_committed_waits_for_the_last_stable_offset():
+def test_read_committed_waits_for_the_last_stable_offset() -> None:
     """An empty answer is no gap while an open transaction holds the records back."""
     stable = [10, 10, 10, 20]
 
@@ -670,7 +689,7 @@ def test_read_committed_waits_for_the_last_stable_offset():
     assert spans(found) == [(0, 10), (10, 20)]
 
 
-def test_aborted_transactions_are_handed_on():
+def test_aborted_transactions_are_handed_on() -> None:
     def serve(request: Request) -> bytes:
         assert fetch.decode_fetch_request(request.body, request.version).isolation_level == 1
         return answer(request, stored(0, 10), last_stable_offset=10, aborted=[(7, 3), (8, 5)])
@@ -680,7 +699,7 @@ def test_aborted_transactions_are_handed_on():
     assert each.aborted == [(7, 3), (8, 5)]
 
 
-def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole():
+def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole() -> None:
     batch = stored(0, 10, b"x" * 100_000)
     asked = []
 
@@ -705,7 +724,7 @@ def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole():
         b"\0",
     ],
 )
-def test_nonsense_instead_of_records_is_an_error_and_no_endless_loop(records):
+def test_nonsense_instead_of_records_is_an_error_and_no_endless_loop(records: bytes) -> None:
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, records)}) as broker,
         pytest.raises(CorruptRecordError),
@@ -723,7 +742,7 @@ def damaged(batch: bytes, position: int, bits: int = 0x40) -> bytes:
 
 @pytest.mark.parametrize("position", [6, 9, 16, 18, 40, 70])
 @pytest.mark.parametrize("start", [5, 10])
-def test_records_that_come_damaged_once_are_asked_for_again(position, start):
+def test_records_that_come_damaged_once_are_asked_for_again(position: int, start: int) -> None:
     """Wherever it is: in the base offset, the length, the magic, the CRC, the rest of the batch."""
     log = [batch for batch in (stored(5, 5), stored(10, 10)) if asked_from(start, batch)]
     good = b"".join(log)
@@ -739,7 +758,7 @@ def test_records_that_come_damaged_once_are_asked_for_again(position, start):
 
 
 @pytest.mark.parametrize("position", [6, 70])
-def test_a_long_read_may_meet_damage_many_times(position):
+def test_a_long_read_may_meet_damage_many_times(position: int) -> None:
     """What counts is how often the same records come damaged, in their offsets or elsewhere."""
     log = [stored(first, 10) for first in range(0, 60, 10)]
     asked: list[int] = []
@@ -755,7 +774,7 @@ def test_a_long_read_may_meet_damage_many_times(position):
     assert b"".join(bytes(each.records) for each in found) == b"".join(log)
 
 
-def test_records_that_are_damaged_on_disk_are_a_typed_error():
+def test_records_that_are_damaged_on_disk_are_a_typed_error() -> None:
     wrong = damaged(stored(0, 10), 70)
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, wrong)}) as broker,
@@ -766,7 +785,7 @@ def test_records_that_are_damaged_on_disk_are_a_typed_error():
     assert broker.connections == 3
 
 
-def test_an_answer_that_is_damaged_outside_of_its_records_is_asked_for_again():
+def test_an_answer_that_is_damaged_outside_of_its_records_is_asked_for_again() -> None:
     def garbled(request: Request) -> Any:
         if len(broker.asked(FETCH)) == 1:
             request.socket.sendall(request.frame(answer(request, stored(0, 10)))[:9])
@@ -784,7 +803,7 @@ def test_an_answer_that_is_damaged_outside_of_its_records_is_asked_for_again():
             assert spans(fetched(broker, 0, 10)) == [(0, 10)]
 
 
-def test_a_range_that_begins_inside_of_a_batch_costs_no_fetch_more():
+def test_a_range_that_begins_inside_of_a_batch_costs_no_fetch_more() -> None:
     log = stored(0, 10) + stored(10, 10)
     with ScriptedBroker({FETCH: lambda r: answer(r, log)}) as broker:
         assert spans(fetched(broker, 5, 20)) == [(5, 20)]
@@ -792,7 +811,9 @@ def test_a_range_that_begins_inside_of_a_batch_costs_no_fetch_more():
 
 
 @pytest.mark.parametrize("position", [6, 7])
-def test_the_batch_that_a_range_begins_in_is_asked_for_again_when_it_is_misplaced(position):
+def test_the_batch_that_a_range_begins_in_is_asked_for_again_when_it_is_misplaced(
+    position: int,
+) -> None:
     """Where no batch after it says where it belongs, it is asked for twice anyhow."""
     good = stored(100, 10)
 
@@ -805,7 +826,7 @@ def test_the_batch_that_a_range_begins_in_is_asked_for_again_when_it_is_misplace
     assert bytes(found.records) == good
 
 
-def test_gaps_are_confirmed_until_it_is_clear_that_there_are_some():
+def test_gaps_are_confirmed_until_it_is_clear_that_there_are_some() -> None:
     log = [stored(first, 5) for first in range(10, 100, 10)]
     with ScriptedBroker({FETCH: log_of(*log)}) as broker:
         found = fetched(broker, 0, 95)
@@ -814,7 +835,7 @@ def test_gaps_are_confirmed_until_it_is_clear_that_there_are_some():
     assert offsets == [0, 0, 15, 15, *range(25, 95, 10)]
 
 
-def test_offsets_that_differ_in_each_answer_are_an_error_and_no_endless_loop():
+def test_offsets_that_differ_in_each_answer_are_an_error_and_no_endless_loop() -> None:
     def wander(request: Request) -> bytes:
         return answer(request, stored(10 + len(broker.asked(FETCH)), 5))
 
@@ -822,7 +843,7 @@ def test_offsets_that_differ_in_each_answer_are_an_error_and_no_endless_loop():
         fetched(broker, 0, 95)
 
 
-def test_records_that_retention_took_in_the_middle_of_a_read_are_no_gap():
+def test_records_that_retention_took_in_the_middle_of_a_read_are_no_gap() -> None:
     """The broker had them when it looked at the offset, and not when it read the segment."""
     late = stored(50, 10)
     with (
@@ -834,8 +855,8 @@ def test_records_that_retention_took_in_the_middle_of_a_read_are_no_gap():
 
 
 def test_a_topic_that_was_created_again_is_not_mistaken_for_the_planned_one(
-    cluster, config, new_topic
-):
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"old"] * 10)
     cluster.topics([topic_partition.topic])
@@ -850,7 +871,9 @@ def test_a_topic_that_was_created_again_is_not_mistaken_for_the_planned_one(
         list(Fetcher(own, topic_partition, 0, 10, topic_id=planned).records())
 
 
-def test_a_topic_that_is_created_again_while_it_is_read(cluster, config, new_topic):
+def test_a_topic_that_is_created_again_while_it_is_read(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x" * 1000] * 3000, batch_bytes=10_000)
     with Cluster(config(max_partition_fetch_bytes="100000")) as own:
@@ -865,7 +888,7 @@ def test_a_topic_that_is_created_again_while_it_is_read(cluster, config, new_top
         assert b"yyy" not in b"".join(found)
 
 
-def test_old_batches_again_and_again_are_an_error_and_no_endless_loop():
+def test_old_batches_again_and_again_are_an_error_and_no_endless_loop() -> None:
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, stored(0, 10))}) as broker,
         pytest.raises(CorruptRecordError, match="older batches only"),
@@ -873,7 +896,7 @@ def test_old_batches_again_and_again_are_an_error_and_no_endless_loop():
         fetched(broker, 0, 20)
 
 
-def test_an_answer_about_another_partition_is_no_progress():
+def test_an_answer_about_another_partition_is_no_progress() -> None:
     def other(request: Request) -> bytes:
         found = fetch.FetchedPartition("t", 1, 0, 10, stored(0, 10))
         response = fetch.FetchResponse([found])
@@ -887,7 +910,7 @@ def test_an_answer_about_another_partition_is_no_progress():
         list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=500).records())
 
 
-def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error():
+def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error() -> None:
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, stored(0, 10))[:20]}) as broker,
         pytest.raises(KafkaError),
@@ -895,7 +918,7 @@ def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error():
         fetched(broker, 0, 10)
 
 
-def test_what_is_asked_for_follows_what_the_range_needs():
+def test_what_is_asked_for_follows_what_the_range_needs() -> None:
     """A small range of a large log costs little; a large range asks for all that is allowed."""
     asked = []
 
@@ -913,7 +936,9 @@ def test_what_is_asked_for_follows_what_the_range_needs():
 
 
 @pytest.mark.parametrize("version", [4, 6, 8, 10, 11, 12])
-def test_every_version_that_a_broker_may_offer(version, monkeypatch):
+def test_every_version_that_a_broker_may_offer(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(VERSIONS, FETCH, (0, version))
     with ScriptedBroker({FETCH: log_of(stored(0, 10))}) as broker:
         assert spans(fetched(broker, 0, 10)) == [(0, 10)]

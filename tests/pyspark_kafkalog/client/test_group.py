@@ -1,5 +1,6 @@
 """Offsets of a group by a client that is no member: our broker, and scripted coordinators."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.group import commit_offsets, committed_offsets
+from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import BrokersUnreachableError
 from tests.pyspark_kafkalog.client.scripted import SILENCE, VERSIONS, Request, ScriptedBroker
 
@@ -24,7 +26,9 @@ T0 = TopicPartition("t", 0)
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 
 
-def test_what_is_committed_is_there_for_everybody(cluster, broker, new_topic):
+def test_what_is_committed_is_there_for_everybody(
+    cluster: Cluster, broker: EmbeddedBroker, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     commit_offsets(cluster, "seen-by-all", {topic_partitions[0]: 7, topic_partitions[1]: 0})
@@ -40,7 +44,9 @@ def test_what_is_committed_is_there_for_everybody(cluster, broker, new_topic):
     consumer.close()
 
 
-def test_a_group_with_members_is_left_alone(cluster, broker, new_topic):
+def test_a_group_with_members_is_left_alone(
+    cluster: Cluster, broker: EmbeddedBroker, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     consumer = Consumer(
         {
@@ -63,7 +69,7 @@ def test_a_group_with_members_is_left_alone(cluster, broker, new_topic):
 
 
 @pytest.fixture
-def scripted(monkeypatch):
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERSIONS, OFFSET_COMMIT, (2, 9))
     monkeypatch.setitem(VERSIONS, FIND_COORDINATOR, (0, 4))
 
@@ -109,7 +115,7 @@ def answers(*error_codes: int) -> Any:
 
 
 @pytest.mark.parametrize("error_code", [14, 15, 16])
-def test_a_coordinator_that_moved_is_looked_up_again(scripted, error_code):
+def test_a_coordinator_that_moved_is_looked_up_again(scripted: None, error_code: int) -> None:
     with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
         finds = [coordinator_is(one), coordinator_is(one, 15), coordinator_is(two)]
         one.handlers[FIND_COORDINATOR] = lambda request: finds.pop(0)(request)
@@ -120,7 +126,7 @@ def test_a_coordinator_that_moved_is_looked_up_again(scripted, error_code):
         assert len(one.asked(OFFSET_COMMIT)) == len(two.asked(OFFSET_COMMIT)) == 1
 
 
-def test_what_does_not_pass_is_said(scripted):
+def test_what_does_not_pass_is_said(scripted: None) -> None:
     with ScriptedBroker() as broker:
         broker.handlers[FIND_COORDINATOR] = coordinator_is(broker)
         broker.handlers[OFFSET_COMMIT] = answers(30)

@@ -2,18 +2,22 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.news import News
 from pyspark_kafkalog.protocol import fetch
 from tests.pyspark_kafkalog.client.conftest import write
-from tests.pyspark_kafkalog.client.scripted import FETCH, ScriptedBroker
+from tests.pyspark_kafkalog.client.scripted import FETCH, Request, ScriptedBroker
 
 
-def test_what_is_new_is_heard_of_at_once_and_nothing_else(config, new_topic):
+def test_what_is_new_is_heard_of_at_once_and_nothing_else(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(3)
     topic_partitions = [TopicPartition(topic, partition) for partition in range(3)]
     write(config(), topic_partitions[0], [b"old"])
@@ -30,7 +34,9 @@ def test_what_is_new_is_heard_of_at_once_and_nothing_else(config, new_topic):
         assert news.wait(positions | {topic_partitions[1]: 2}) == {topic_partitions[0]: 2}
 
 
-def test_nothing_new_is_said_after_the_time_that_brokers_hold_back(config, new_topic):
+def test_nothing_new_is_said_after_the_time_that_brokers_hold_back(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     with Cluster(config(fetch_max_wait_ms="300")) as cluster:
         news = News(cluster)
@@ -42,7 +48,9 @@ def test_nothing_new_is_said_after_the_time_that_brokers_hold_back(config, new_t
         assert sum(connection.in_flight for connection in news._polls) <= 1
 
 
-def test_what_is_the_matter_with_a_partition_others_find_out(config, new_topic):
+def test_what_is_the_matter_with_a_partition_others_find_out(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     with Cluster(config(fetch_max_wait_ms="100")) as cluster:
         news = News(cluster)
@@ -53,10 +61,10 @@ def test_what_is_the_matter_with_a_partition_others_find_out(config, new_topic):
         assert any(news.wait({TopicPartition(topic, 0): 0}) is None for _ in range(50))
 
 
-def test_a_broker_that_refuses_at_once_is_not_asked_at_once_again():
+def test_a_broker_that_refuses_at_once_is_not_asked_at_once_again() -> None:
     """Whoever asks for the ends themselves may hear of no trouble, and wait for news again."""
 
-    def refuse(request):
+    def refuse(request: Request) -> bytes:
         refused = fetch.FetchResponse([fetch.FetchedPartition("t", 0, 56, high_watermark=-1)])
         parts = fetch.encode_fetch_response(refused, request.version)
         return b"".join(map(bytes, parts))

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
+from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer, ProducerNumbers
 from pyspark_kafkalog.errors import (
@@ -142,7 +144,9 @@ def numbers(count: int, partition: int) -> list[str]:
     return [str(number) for number in range(count) if number % 2 == partition]
 
 
-def test_our_broker_holds_each_record_once_and_in_order(config, new_topic):
+def test_our_broker_holds_each_record_once_and_in_order(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(4)
     topic_partitions = [TopicPartition(topic, partition) for partition in range(4)]
     with Cluster(config()) as cluster:
@@ -166,12 +170,14 @@ def test_our_broker_holds_each_record_once_and_in_order(config, new_topic):
     assert sorted(found) == list(range(20_000))
 
 
-def test_a_topic_is_created_by_the_first_write_if_brokers_do_that(config):
+def test_a_topic_is_created_by_the_first_write_if_brokers_do_that(
+    config: Callable[..., ClientConfig],
+) -> None:
     with Producer(config()) as producer:
         assert producer.partitions_for("created-by-writing") == [0]
 
 
-def test_batches_carry_the_producer_and_their_place_in_the_partitions_sequence():
+def test_batches_carry_the_producer_and_their_place_in_the_partitions_sequence() -> None:
     with LogBroker() as broker:
         with Producer(broker.config()) as producer:
             for values in ([b"a", b"b", b"c"], [b"d"], [b"e", b"f"]):
@@ -183,7 +189,7 @@ def test_batches_carry_the_producer_and_their_place_in_the_partitions_sequence()
         assert read_header(broker.logs[T1][0]).base_sequence == 0
 
 
-def test_sequences_begin_anew_after_the_last_of_31_bits():
+def test_sequences_begin_anew_after_the_last_of_31_bits() -> None:
     numbers = ProducerNumbers()
     numbers.identity = (4242, 3)
     numbers.next_sequences[T0] = (1 << 31) - 2
@@ -197,7 +203,7 @@ def test_sequences_begin_anew_after_the_last_of_31_bits():
     assert numbers.next_sequences[T0] == 2
 
 
-def test_one_request_carries_batches_of_several_partitions():
+def test_one_request_carries_batches_of_several_partitions() -> None:
     with LogBroker(partitions=6) as broker:
         with Producer(broker.config()) as producer:
             for partition in range(6):
@@ -206,7 +212,7 @@ def test_one_request_carries_batches_of_several_partitions():
         assert broker.batches_per_request == [6]
 
 
-def test_a_request_stays_within_max_request_size():
+def test_a_request_stays_within_max_request_size() -> None:
     size_bytes = len(one_batch("x" * 1000))
     with LogBroker(partitions=6) as broker:
         with Producer(broker.config(max_request_size=str(2 * size_bytes))) as producer:
@@ -215,7 +221,7 @@ def test_a_request_stays_within_max_request_size():
         assert broker.batches_per_request == [2, 2, 2]
 
 
-def test_at_most_five_requests_are_under_way_and_memory_is_bounded():
+def test_at_most_five_requests_are_under_way_and_memory_is_bounded() -> None:
     release = threading.Event()
     arrived = []
 
@@ -248,7 +254,7 @@ def test_at_most_five_requests_are_under_way_and_memory_is_bounded():
         assert broker.texts(T0) == [str(number % 10) for number in range(40)]
 
 
-def test_five_requests_are_sent_ahead_of_their_answers():
+def test_five_requests_are_sent_ahead_of_their_answers() -> None:
     """The socket takes requests while the broker is busy; the sixth waits for an answer."""
     frames_seen = threading.Semaphore(0)
     release = threading.Event()
@@ -273,14 +279,14 @@ def test_five_requests_are_sent_ahead_of_their_answers():
 
 
 @pytest.mark.parametrize("error_code", [2, 3, 5, 6, 7, 13, 19, 20, 56])
-def test_an_error_that_passes_is_retried_in_order(error_code):
+def test_an_error_that_passes_is_retried_in_order(error_code: int) -> None:
     with LogBroker(lambda number: error_code if number in (1, 3) else None) as broker:
         write_numbers(broker, 30)
         assert broker.texts(T0) == numbers(30, 0)
         assert broker.texts(T1) == numbers(30, 1)
 
 
-def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence():
+def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence() -> None:
     """A topic that was just created has no leader yet, and has one an instant later."""
     with LogBroker(lambda number: 6 if number == 0 else None) as broker:
         with Producer(broker.config()) as producer:
@@ -289,7 +295,7 @@ def test_what_follows_a_first_batch_that_was_refused_does_not_begin_the_sequence
         assert broker.texts(T0) == [str(number) for number in range(10)]
 
 
-def test_a_batch_whose_answer_was_lost_is_known_to_the_broker_until_it_is_sent_again():
+def test_a_batch_whose_answer_was_lost_is_known_to_the_broker_until_it_is_sent_again() -> None:
     """Brokers know a producer's last five batches of a partition again, and none before them.
 
     The answers to batches 1 to 4 are lost. Then 2 and 3 are refused while 4 and new ones pass, and
@@ -305,21 +311,21 @@ def test_a_batch_whose_answer_was_lost_is_known_to_the_broker_until_it_is_sent_a
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_lost_connection_neither_loses_nor_doubles(when):
+def test_a_lost_connection_neither_loses_nor_doubles(when: str) -> None:
     with LogBroker(lambda number: when if number in (2, 3, 9) else None) as broker:
         write_numbers(broker, 40)
         assert broker.texts(T0) == numbers(40, 0)
         assert broker.texts(T1) == numbers(40, 1)
 
 
-def test_an_answer_that_never_comes_neither_loses_nor_doubles():
+def test_an_answer_that_never_comes_neither_loses_nor_doubles() -> None:
     with LogBroker(lambda number: "silence" if number == 1 else None) as broker:
         write_numbers(broker, 20, request_timeout_ms="150")
         assert broker.texts(T0) == numbers(20, 0)
         assert broker.texts(T1) == numbers(20, 1)
 
 
-def test_a_last_answer_that_never_comes_is_not_waited_for():
+def test_a_last_answer_that_never_comes_is_not_waited_for() -> None:
     """Nothing follows it that could show that it is overdue."""
     with LogBroker(lambda number: "silence" if number == 0 else None) as broker:
         write_numbers(broker, 1, request_timeout_ms="150", delivery_timeout_ms="10000")
@@ -327,7 +333,7 @@ def test_a_last_answer_that_never_comes_is_not_waited_for():
         assert len(broker.batches_per_request) == 2
 
 
-def test_what_an_answer_leaves_out_is_sent_again():
+def test_what_an_answer_leaves_out_is_sent_again() -> None:
     class Forgetful(LogBroker):
         def on_produce(self, request: Request) -> Any:
             answer = super().on_produce(request)
@@ -347,7 +353,9 @@ def test_what_an_answer_leaves_out_is_sent_again():
     rate=st.sampled_from([0.1, 0.3, 0.6]),
     flush_every=st.sampled_from([1, 3, 7, 1000]),
 )
-def test_any_series_of_faults_neither_loses_nor_doubles_nor_reorders(seed, rate, flush_every):
+def test_any_series_of_faults_neither_loses_nor_doubles_nor_reorders(
+    seed: int, rate: float, flush_every: int
+) -> None:
     rng = random.Random(seed)
     kinds: list[Any] = [6, 7, 19, 20, "before", "after"]
 
@@ -360,7 +368,7 @@ def test_any_series_of_faults_neither_loses_nor_doubles_nor_reorders(seed, rate,
         assert broker.texts(T1) == numbers(40, 1)
 
 
-def test_a_leader_that_moves_is_followed_in_order():
+def test_a_leader_that_moves_is_followed_in_order() -> None:
     with LogBroker() as one, LogBroker() as two:
         one.brokers = two.brokers = {1: one, 2: two}
 
@@ -382,7 +390,7 @@ def test_a_leader_that_moves_is_followed_in_order():
         assert two.texts(T0)
 
 
-def test_a_new_leader_gets_nothing_before_the_old_one_has_answered():
+def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
     release = threading.Event()
 
     class Slow(LogBroker):
@@ -410,7 +418,7 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered():
         assert two.requests != []
 
 
-def test_a_gap_that_no_retry_explains_is_refused_for_good():
+def test_a_gap_that_no_retry_explains_is_refused_for_good() -> None:
     with LogBroker(lambda number: OUT_OF_ORDER) as broker:
         producer = Producer(broker.config())
         producer.send(T0, one_batch("x"))
@@ -423,7 +431,7 @@ def test_a_gap_that_no_retry_explains_is_refused_for_good():
 
 
 @pytest.mark.parametrize("error_code", [29, 87, 90, 47, 59])
-def test_an_error_that_does_not_pass_is_raised_and_closes_the_producer(error_code):
+def test_an_error_that_does_not_pass_is_raised_and_closes_the_producer(error_code: int) -> None:
     with LogBroker(lambda number: error_code) as broker:
         producer = Producer(broker.config())
         producer.send(T0, one_batch("x"))
@@ -435,14 +443,16 @@ def test_an_error_that_does_not_pass_is_raised_and_closes_the_producer(error_cod
         producer.close()
 
 
-def test_a_batch_too_large_for_the_client_names_the_option():
+def test_a_batch_too_large_for_the_client_names_the_option() -> None:
     with LogBroker() as broker, Producer(broker.config(max_request_size="100")) as producer:
         with pytest.raises(MessageTooLargeError, match=r"kafka\.max\.request\.size=100"):
             producer.send(T0, one_batch("x" * 100))
         assert broker.batches_per_request == []
 
 
-def test_a_batch_too_large_for_the_topic_names_its_property(config, new_topic):
+def test_a_batch_too_large_for_the_topic_names_its_property(
+    config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(1, max_message_bytes="500"), 0)
     producer = Producer(config())
     producer.send(topic_partition, one_batch("x" * 1000))
@@ -451,7 +461,7 @@ def test_a_batch_too_large_for_the_topic_names_its_property(config, new_topic):
     producer.close()
 
 
-def test_what_is_no_batch_is_refused():
+def test_what_is_no_batch_is_refused() -> None:
     with (
         LogBroker() as broker,
         Producer(broker.config()) as producer,
@@ -460,7 +470,7 @@ def test_what_is_no_batch_is_refused():
         producer.send(T0, one_batch("x") + one_batch("y"))
 
 
-def test_delivery_is_given_up_in_time():
+def test_delivery_is_given_up_in_time() -> None:
     with LogBroker(lambda number: 19) as broker:
         producer = Producer(broker.config(delivery_timeout_ms="200"))
         producer.send(T0, one_batch("x"))
@@ -473,7 +483,7 @@ def test_delivery_is_given_up_in_time():
 
 
 @pytest.mark.parametrize("fault", ["silence", "before"])
-def test_delivery_to_a_broker_that_does_not_answer_is_given_up_in_time(fault):
+def test_delivery_to_a_broker_that_does_not_answer_is_given_up_in_time(fault: str) -> None:
     with LogBroker(lambda number: fault) as broker:
         producer = Producer(broker.config(delivery_timeout_ms="1500", request_timeout_ms="1000"))
         producer.send(T0, one_batch("x"))
@@ -484,7 +494,7 @@ def test_delivery_to_a_broker_that_does_not_answer_is_given_up_in_time(fault):
         producer.close()
 
 
-def test_delivery_to_a_broker_that_went_away_is_given_up_in_time():
+def test_delivery_to_a_broker_that_went_away_is_given_up_in_time() -> None:
     broker = LogBroker()
     producer = Producer(broker.config(delivery_timeout_ms="1500", request_timeout_ms="1000"))
     with broker:
@@ -498,14 +508,14 @@ def test_delivery_to_a_broker_that_went_away_is_given_up_in_time():
     producer.close()
 
 
-def test_a_producer_that_never_finds_a_broker_says_so_in_time():
+def test_a_producer_that_never_finds_a_broker_says_so_in_time() -> None:
     with LogBroker() as broker:
         config = broker.config(request_timeout_ms="150")
     with pytest.raises(BrokersUnreachableError):
         Producer(config).send(T0, one_batch("x"))
 
 
-def test_a_time_without_calls_is_not_counted_against_what_was_never_sent():
+def test_a_time_without_calls_is_not_counted_against_what_was_never_sent() -> None:
     with LogBroker() as broker, Producer(broker.config(delivery_timeout_ms="1500")) as producer:
         producer.send(T0, one_batch("x"))
         time.sleep(1.6)  # The time itself is what is tested.
@@ -513,7 +523,7 @@ def test_a_time_without_calls_is_not_counted_against_what_was_never_sent():
         assert broker.texts(T0) == ["x"]
 
 
-def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_attempts():
+def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_attempts() -> None:
     with LogBroker() as broker:
         config = broker.config(
             retry_backoff_ms="0", request_timeout_ms="2000", delivery_timeout_ms="5000"
@@ -532,7 +542,7 @@ def test_a_leader_that_comes_back_is_used_at_once_also_without_a_pause_between_a
             assert time.monotonic() - began < 2 + BUSY_S
 
 
-def test_retries_are_bounded_where_that_is_asked_for():
+def test_retries_are_bounded_where_that_is_asked_for() -> None:
     with LogBroker(lambda number: 19) as broker:
         producer = Producer(broker.config(retries="2"))
         producer.send(T0, one_batch("x"))
@@ -542,7 +552,7 @@ def test_retries_are_bounded_where_that_is_asked_for():
         assert len(broker.batches_per_request) == 3
 
 
-def test_without_acknowledgement_nothing_is_waited_for():
+def test_without_acknowledgement_nothing_is_waited_for() -> None:
     with LogBroker() as broker:
         with Producer(broker.config(acks="0")) as producer:
             for number in range(10):
@@ -553,7 +563,7 @@ def test_without_acknowledgement_nothing_is_waited_for():
         assert read_header(broker.logs[T0][0]).producer_id == -1
 
 
-def test_a_topic_that_does_not_exist(config):
+def test_a_topic_that_does_not_exist(config: Callable[..., ClientConfig]) -> None:
     with Cluster(config()) as cluster:
         producer = Producer(cluster)
         producer.send(TopicPartition("nowhere", 0), one_batch("x"))
@@ -561,7 +571,7 @@ def test_a_topic_that_does_not_exist(config):
             producer.flush()
 
 
-def test_leaving_by_an_exception_sends_nothing_more():
+def test_leaving_by_an_exception_sends_nothing_more() -> None:
     with LogBroker() as broker:
 
         def fail() -> None:
@@ -574,7 +584,7 @@ def test_leaving_by_an_exception_sends_nothing_more():
         assert broker.batches_per_request == []
 
 
-def test_a_cluster_that_was_given_stays_open():
+def test_a_cluster_that_was_given_stays_open() -> None:
     with LogBroker() as broker, Cluster(broker.config()) as cluster:
         with Producer(cluster) as producer:
             producer.send(T0, one_batch("x"))
@@ -582,7 +592,7 @@ def test_a_cluster_that_was_given_stays_open():
         assert broker.connections == 1
 
 
-def test_partitions_whose_leaders_are_gone_are_given_up_together():
+def test_partitions_whose_leaders_are_gone_are_given_up_together() -> None:
     with LogBroker(partitions=100) as broker:
         config = broker.config(
             request_timeout_ms="1000", delivery_timeout_ms="3000", retry_backoff_ms="10"

@@ -66,19 +66,21 @@ class SaslBroker(ScriptedBroker):
         return Connection("127.0.0.1", self.port, config)
 
 
-def test_plain_sends_user_and_password():
+def test_plain_sends_user_and_password() -> None:
     with SaslBroker(["PLAIN"], [(0, "", b"")]) as broker:
         broker.connect(**PLAIN).close()
         assert broker.received == [b"alice\0alice\0hunter2"]
 
 
-def test_the_short_form_of_user_and_password():
+def test_the_short_form_of_user_and_password() -> None:
     with SaslBroker(["PLAIN"], [(0, "", b"")]) as broker:
         broker.connect(sasl_mechanism="PLAIN", sasl_username="bob", sasl_password="hunter2").close()
         assert broker.received == [b"bob\0bob\0hunter2"]
 
 
-def test_a_refusal_is_told_without_the_secrets_that_the_broker_repeats(caplog):
+def test_a_refusal_is_told_without_the_secrets_that_the_broker_repeats(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refusal = (58, f"no user alice with password {PASSWORD}", b"")
     with (
         SaslBroker(["PLAIN"], [refusal]) as broker,
@@ -91,7 +93,7 @@ def test_a_refusal_is_told_without_the_secrets_that_the_broker_repeats(caplog):
     assert raised.value.__cause__ is None
 
 
-def test_a_mechanism_that_is_not_offered_names_those_that_are():
+def test_a_mechanism_that_is_not_offered_names_those_that_are() -> None:
     with (
         SaslBroker(["SCRAM-SHA-512", "GSSAPI"], []) as broker,
         pytest.raises(AuthenticationError, match="only SCRAM-SHA-512, GSSAPI"),
@@ -99,7 +101,9 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are():
         broker.connect(**PLAIN)
 
 
-def test_a_listener_without_sasl_says_which_option_is_wrong(monkeypatch):
+def test_a_listener_without_sasl_says_which_option_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(VERSIONS, SASL_HANDSHAKE)
     with (
         SaslBroker([], []) as broker,
@@ -108,7 +112,7 @@ def test_a_listener_without_sasl_says_which_option_is_wrong(monkeypatch):
         broker.connect(**PLAIN)
 
 
-def test_an_unknown_mechanism_names_the_known_ones():
+def test_an_unknown_mechanism_names_the_known_ones() -> None:
     with (
         SaslBroker([], []) as broker,
         pytest.raises(InvalidOptionError, match=r"kafka\.sasl\.mechanism is 'PLANE'.*PLAIN"),
@@ -117,7 +121,7 @@ def test_an_unknown_mechanism_names_the_known_ones():
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_missing_credentials_say_which_options_to_give(mechanism):
+def test_missing_credentials_say_which_options_to_give(mechanism: str) -> None:
     with (
         SaslBroker([mechanism], []) as broker,
         pytest.raises(InvalidOptionError, match=r"kafka\.sasl\.username"),
@@ -125,7 +129,7 @@ def test_missing_credentials_say_which_options_to_give(mechanism):
         broker.connect(sasl_mechanism=mechanism)
 
 
-def test_a_scram_answer_that_makes_no_sense_is_a_typed_error():
+def test_a_scram_answer_that_makes_no_sense_is_a_typed_error() -> None:
     with (
         SaslBroker(["SCRAM-SHA-256"], [(0, "", b"r=nonsense")]) as broker,
         pytest.raises(AuthenticationError, match="SASL SCRAM-SHA-256 failed") as raised,
@@ -134,7 +138,7 @@ def test_a_scram_answer_that_makes_no_sense_is_a_typed_error():
     assert PASSWORD not in str(raised.value)
 
 
-def test_an_exchange_that_never_ends_is_ended():
+def test_an_exchange_that_never_ends_is_ended() -> None:
     with SaslBroker(["OAUTHBEARER"], [(0, "", b"more")] * 100) as broker:
         with (
             TokenEndpoint({"access_token": "token"}) as endpoint,
@@ -187,7 +191,7 @@ class TokenEndpoint:
         self._thread.join(EVENT_S)
 
 
-def test_oauthbearer_asks_the_endpoint_for_a_token():
+def test_oauthbearer_asks_the_endpoint_for_a_token() -> None:
     with SaslBroker(["OAUTHBEARER"], [(0, "", b"")]) as broker:
         with TokenEndpoint({"access_token": "the-token"}) as endpoint:
             broker.connect(**endpoint.options, sasl_oauthbearer_scope="logs").close()
@@ -203,7 +207,9 @@ def test_oauthbearer_asks_the_endpoint_for_a_token():
 
 
 @pytest.mark.parametrize(("document", "status"), [({}, 401), ({}, 200), ([], 200), ("x", 200)])
-def test_an_endpoint_without_a_token_is_named_without_the_secret(document, status):
+def test_an_endpoint_without_a_token_is_named_without_the_secret(
+    document: dict[str, object], status: int
+) -> None:
     with (
         SaslBroker(["OAUTHBEARER"], []) as broker,
         TokenEndpoint(document, status) as endpoint,
@@ -213,7 +219,7 @@ def test_an_endpoint_without_a_token_is_named_without_the_secret(document, statu
     assert PASSWORD not in str(raised.value)
 
 
-def test_an_endpoint_that_is_none_is_named_without_the_secret():
+def test_an_endpoint_that_is_none_is_named_without_the_secret() -> None:
     def greet(sock: socket.socket) -> None:
         sock.recv(1 << 16)
         sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -231,7 +237,7 @@ def test_an_endpoint_that_is_none_is_named_without_the_secret():
             assert "SSH" not in str(raised.value)
 
 
-def test_oauthbearer_without_endpoint_says_which_options_to_give():
+def test_oauthbearer_without_endpoint_says_which_options_to_give() -> None:
     with (
         SaslBroker(["OAUTHBEARER"], []) as broker,
         pytest.raises(InvalidOptionError, match=r"token\.endpoint\.url"),
@@ -248,7 +254,7 @@ def test_oauthbearer_without_endpoint_says_which_options_to_give():
         ({"ssl.keystore.key": PASSWORD, "ssl.key.password": PASSWORD}, "kafka.ssl.keystore"),
     ],
 )
-def test_a_store_that_cannot_be_read_is_named(given, option):
+def test_a_store_that_cannot_be_read_is_named(given: dict[str, str], option: str) -> None:
     config = ClientConfig.from_options({"bootstrap.servers": "a:1", **given})
     with pytest.raises(InvalidOptionError) as raised:
         tls_context(config)

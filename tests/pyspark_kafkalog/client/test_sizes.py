@@ -1,9 +1,12 @@
 """What an offset takes, as a look at the log tells."""
 
+from collections.abc import Callable
+
 import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.sizes import SAMPLE_BYTES, sample_sizes
 from tests.pyspark_kafkalog.client.conftest import write
 from tests.pyspark_kafkalog.client.scripted import FETCH, SILENCE, ScriptedBroker
@@ -11,7 +14,9 @@ from tests.pyspark_kafkalog.client.scripted import FETCH, SILENCE, ScriptedBroke
 T0 = TopicPartition("t", 0)
 
 
-def test_offsets_take_what_their_batches_do(cluster, config, new_topic):
+def test_offsets_take_what_their_batches_do(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(3)
     small, large, empty = (TopicPartition(topic, number) for number in range(3))
     write(config(), small, [b"x" * 100] * 1000, batch_bytes=10_000)
@@ -20,7 +25,9 @@ def test_offsets_take_what_their_batches_do(cluster, config, new_topic):
     assert found == {small: pytest.approx(108, rel=0.1), large: pytest.approx(5050, rel=0.1)}
 
 
-def test_batches_that_are_too_large_to_come_together_come_one_at_a_time(cluster, config, new_topic):
+def test_batches_that_are_too_large_to_come_together_come_one_at_a_time(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(3)
     topic_partitions = [TopicPartition(topic, number) for number in range(3)]
     for topic_partition in topic_partitions:
@@ -31,7 +38,9 @@ def test_batches_that_are_too_large_to_come_together_come_one_at_a_time(cluster,
         assert sample_sizes(cluster, order)[first] == pytest.approx(900_000, rel=0.1)
 
 
-def test_what_is_not_told_is_left_out(cluster, config, new_topic):
+def test_what_is_not_told_is_left_out(
+    cluster: Cluster, config: Callable[..., ClientConfig], new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     write(config(), topic_partition, [b"x"] * 10)
     assert sample_sizes(cluster, {topic_partition: 50}) == {}

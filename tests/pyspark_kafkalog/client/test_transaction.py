@@ -97,7 +97,9 @@ def write(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_marker_says_how_a_transaction_has_ended(cluster, transactions, new_topic, commit):
+def test_the_marker_says_how_a_transaction_has_ended(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str], commit: bool
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     others = transactions.begin(f"other-{topic_partition.topic}", TIMEOUT_MS)
     write(cluster, transactions, others, topic_partition)
@@ -116,7 +118,9 @@ def test_the_marker_says_how_a_transaction_has_ended(cluster, transactions, new_
     )
 
 
-def test_a_transaction_that_a_successor_fenced_was_aborted(cluster, transactions, new_topic):
+def test_a_transaction_that_a_successor_fenced_was_aborted(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     offset = write(cluster, transactions, producer, topic_partition)
@@ -128,7 +132,9 @@ def test_a_transaction_that_a_successor_fenced_was_aborted(cluster, transactions
     )
 
 
-def test_an_open_transaction_is_waited_for_and_then_not_known(cluster, transactions, new_topic):
+def test_an_open_transaction_is_waited_for_and_then_not_known(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     offset = write(cluster, transactions, producer, topic_partition)
@@ -137,7 +143,9 @@ def test_an_open_transaction_is_waited_for_and_then_not_known(cluster, transacti
     assert 0.2 < time.monotonic() - started_s < WAIT_S
 
 
-def test_what_is_not_where_it_was_is_not_known(cluster, transactions, new_topic):
+def test_what_is_not_where_it_was_is_not_known(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     producer = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     offset = write(cluster, transactions, producer, topic_partition)
@@ -205,7 +213,9 @@ TABLE = {
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False, None])
-def test_a_successors_marker_is_not_taken_for_one_that_was_compacted_away(compacted, first, second):
+def test_a_successors_marker_is_not_taken_for_one_that_was_compacted_away(
+    compacted: tuple[Cluster, Callable[..., None]], first: bool, second: bool | None
+) -> None:
     """Neither its commit nor its abort: by itself, or (None) by a fence, with the epoch after."""
     cluster, compact = compacted
     topic_partition = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
@@ -226,7 +236,9 @@ def test_a_successors_marker_is_not_taken_for_one_that_was_compacted_away(compac
     assert ended_by_commit(cluster, producer, topic_partition, offset, Deadline(TIMEOUT_MS)) is None
 
 
-def test_a_marker_that_outlives_its_batch_still_counts(compacted):
+def test_a_marker_that_outlives_its_batch_still_counts(
+    compacted: tuple[Cluster, Callable[..., None]],
+) -> None:
     cluster, compact = compacted
     topic_partition = TopicPartition(f"table-{uuid.uuid4().hex[:8]}", 0)
     admin.create_topic(
@@ -270,7 +282,9 @@ DATA, COMMIT, ABORT = "data", "commit", "abort"
         ([], None),
     ],
 )
-def test_only_a_marker_that_must_be_the_transactions_own_counts(left, expected):
+def test_only_a_marker_that_must_be_the_transactions_own_counts(
+    left: list[tuple[int, int, int, str]], expected: bool | None
+) -> None:
     """By the rules of Kafka's cleaner: no marker goes before the batches of its transaction."""
     log = bytearray()
     for offset, producer_id, epoch, what in left:
@@ -293,8 +307,8 @@ def test_only_a_marker_that_must_be_the_transactions_own_counts(left, expected):
 
 
 def test_a_new_epoch_fences_the_older_and_aborts_what_it_left_open(
-    cluster, transactions, new_topic
-):
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     old = transactions.begin(topic_partition.topic, TIMEOUT_MS)
     write(cluster, transactions, old, topic_partition)
@@ -383,7 +397,9 @@ def test_who_was_replaced_fences_nobody(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_may_be_repeated_and_not_changed(cluster, transactions, new_topic, commit):
+def test_an_end_may_be_repeated_and_not_changed(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str], commit: bool
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     producers = [
         transactions.begin(f"{topic_partition.topic}-{number}", TIMEOUT_MS) for number in range(3)
@@ -399,7 +415,9 @@ def test_an_end_may_be_repeated_and_not_changed(cluster, transactions, new_topic
         transactions.end(producers[0], not commit)
 
 
-def test_many_end_at_once_and_those_that_are_refused_are_named(cluster, transactions, new_topic):
+def test_many_end_at_once_and_those_that_are_refused_are_named(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     producers = [
         transactions.begin(f"{topic_partition.topic}-{number}", TIMEOUT_MS) for number in range(70)
@@ -413,7 +431,9 @@ def test_many_end_at_once_and_those_that_are_refused_are_named(cluster, transact
     assert transactions.ongoing(f"{topic_partition.topic}-.*") == []
 
 
-def test_what_is_described_is_what_coordinators_know(cluster, transactions, new_topic):
+def test_what_is_described_is_what_coordinators_know(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     name = new_topic()
     known = transactions.begin(name, TIMEOUT_MS)
     assert transactions.describe([f"no-{name}", name]).keys() == {name}
@@ -422,7 +442,9 @@ def test_what_is_described_is_what_coordinators_know(cluster, transactions, new_
     assert transactions.describe([]) == {}
 
 
-def test_what_goes_on_is_listed_by_a_whole_name(cluster, transactions, new_topic):
+def test_what_goes_on_is_listed_by_a_whole_name(
+    cluster: Cluster, transactions: Transactions, new_topic: Callable[..., str]
+) -> None:
     topic_partition = TopicPartition(new_topic(), 0)
     for suffix in ("", "-1", "-12"):
         producer = transactions.begin(topic_partition.topic + suffix, TIMEOUT_MS)
@@ -434,7 +456,7 @@ def test_what_goes_on_is_listed_by_a_whole_name(cluster, transactions, new_topic
     ]
 
 
-def test_a_timeout_beyond_the_brokers_is_refused(transactions):
+def test_a_timeout_beyond_the_brokers_is_refused(transactions: Transactions) -> None:
     with pytest.raises(InvalidTransactionTimeoutError):
         transactions.begin("patient", 10**9)
 
@@ -581,7 +603,9 @@ def coordinated(broker: Coordinator, **properties: str) -> Iterator[Transactions
 
 
 @pytest.mark.parametrize("codes", [[NOT_ATTEMPTED, TOPIC_DENIED], [TOPIC_DENIED, NOT_ATTEMPTED]])
-def test_a_partition_that_is_refused_is_named_and_not_those_that_were_left_out_for_it(codes):
+def test_a_partition_that_is_refused_is_named_and_not_those_that_were_left_out_for_it(
+    codes: list[int],
+) -> None:
     with Coordinator({ADD_PARTITIONS: [codes]}) as broker, coordinated(broker) as transactions:
         place = f"mine, t-{codes.index(TOPIC_DENIED)}"
         with pytest.raises(TopicAuthorizationFailedError, match=place):
@@ -589,7 +613,7 @@ def test_a_partition_that_is_refused_is_named_and_not_those_that_were_left_out_f
 
 
 @pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CONCURRENT, CUT])
-def test_what_passes_is_waited_out(passing):
+def test_what_passes_is_waited_out(passing: object) -> None:
     """A coordinator that moved, or whose connection broke, is looked up again."""
     lookups = 2 if passing in (NOT_COORDINATOR, CUT) else 1
     with (
@@ -602,7 +626,7 @@ def test_what_passes_is_waited_out(passing):
 
 
 @pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CONCURRENT, CUT])
-def test_an_end_is_asked_for_until_it_is_answered(passing):
+def test_an_end_is_asked_for_until_it_is_answered(passing: object) -> None:
     with (
         Coordinator({END_TXN: [passing]}) as broker,
         coordinated(broker) as transactions,
@@ -621,7 +645,7 @@ def test_an_end_is_asked_for_until_it_is_answered(passing):
 
 
 @pytest.mark.parametrize("silent", [INIT_PRODUCER_ID, END_TXN, DESCRIBE, LIST])
-def test_an_answer_that_is_lost_does_not_use_up_the_time_of_the_next_attempt(silent):
+def test_an_answer_that_is_lost_does_not_use_up_the_time_of_the_next_attempt(silent: int) -> None:
     with (
         Coordinator({silent: [SILENCE]}) as broker,
         Coordinator(node_id=2) as other,
@@ -669,14 +693,16 @@ def test_a_coordinator_that_has_gone_is_looked_up_again(step: str, was_connected
             assert transactions.describe(["mine"]).keys() == {"mine"}
 
 
-def test_very_many_ids_are_asked_for_in_portions(cluster, transactions):
+def test_very_many_ids_are_asked_for_in_portions(
+    cluster: Cluster, transactions: Transactions
+) -> None:
     ids = [f"{'p' * 200}-task-{number}-0" for number in range(2_600)]
     assert transactions.describe(
         [transactions.begin("p", 60_000).transactional_id, *ids]
     ).keys() == {"p"}
 
 
-def test_an_end_that_is_never_answered_is_given_up(monkeypatch):
+def test_an_end_that_is_never_answered_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Coordinator({END_TXN: [LOADING] * 1000}) as broker,
         coordinated(broker, request_timeout_ms="300") as transactions,
@@ -685,7 +711,7 @@ def test_an_end_that_is_never_answered_is_given_up(monkeypatch):
         transactions.end(MINE, commit=True)
 
 
-def test_ids_are_asked_of_their_own_coordinators():
+def test_ids_are_asked_of_their_own_coordinators() -> None:
     with Coordinator(node_id=2) as other, Coordinator() as broker:
         broker.brokers = {1: broker, 2: other}
         broker.of = {"theirs": other}
@@ -699,7 +725,9 @@ def test_ids_are_asked_of_their_own_coordinators():
             assert transactions.ongoing("mine-[12]") == ["mine-1", "mine-2"]
 
 
-def test_older_brokers_are_asked_for_one_coordinator_at_a_time(monkeypatch):
+def test_older_brokers_are_asked_for_one_coordinator_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(VERSIONS, FIND_COORDINATOR, (0, 3))
     with Coordinator() as broker, coordinated(broker) as transactions:
         transactions.locate(["mine", "theirs"])
@@ -708,7 +736,7 @@ def test_older_brokers_are_asked_for_one_coordinator_at_a_time(monkeypatch):
 
 
 @pytest.mark.parametrize("passing", [NOT_COORDINATOR, LOADING, CUT])
-def test_a_description_is_asked_for_until_it_is_there(passing):
+def test_a_description_is_asked_for_until_it_is_there(passing: object) -> None:
     with Coordinator({DESCRIBE: [passing]}) as broker, coordinated(broker) as transactions:
         assert transactions.describe(["mine"]) == {"mine": TransactionDescription(MINE, ONGOING)}
         lookups = 1 if passing == LOADING else 2
@@ -733,7 +761,9 @@ def test_a_broker_that_does_not_list_its_transactions_is_left_out_with_a_word(
             assert transactions.ongoing("mine.*") == []
 
 
-def test_a_lead_is_taken_back_only_where_brokers_compare_epochs(monkeypatch):
+def test_a_lead_is_taken_back_only_where_brokers_compare_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Coordinator() as broker, coordinated(broker) as transactions:
         transactions.begin("mine", 1234, MINE)
         (asked,) = (

@@ -3,9 +3,12 @@ use of its REST interface."""
 
 import base64
 import json
+import ssl
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -16,15 +19,18 @@ from pyspark_kafkalog.decoding.proto_files import compile_proto
 class Registry:
     """Schemas by id and subject; `asked` are the paths of the requests so far."""
 
-    def __init__(self):
-        self.by_id = {}
-        self.subjects = {}
-        self.asked = []
-        self.authorizations = []
-        self.failures = []
+    def __init__(self) -> None:
+        self.by_id: dict[int, dict[str, Any]] = {}
+        self.subjects: dict[str, list[int]] = {}
+        self.url = ""
+        self.asked: list[str] = []
+        self.authorizations: list[str | None] = []
+        self.failures: list[tuple[int, str]] = []
         """(status, body) of the next answers, before those that are right."""
 
-    def register(self, subject, text, kind="AVRO", references=()):
+    def register(
+        self, subject: str, text: str, kind: str = "AVRO", references: Sequence[dict[str, Any]] = ()
+    ) -> int:
         """The schema's id, as the REST call gives it."""
         schema = {"schema": text, "schemaType": kind, "references": list(references)}
         known = [number for number, one in self.by_id.items() if one == schema]
@@ -35,7 +41,7 @@ class Registry:
             versions.append(number)
         return number
 
-    def answer(self, method, path, body):
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         parts = [unquote(part) for part in path.strip("/").split("/")]
         if method == "GET" and parts[:2] == ["schemas", "ids"]:
             if int(parts[2]) in self.by_id:
@@ -58,14 +64,19 @@ class Registry:
         return 200, {"id": number, "subject": subject, "version": version, **self.by_id[number]}
 
 
-def _serialized(text):
+def _serialized(text: str) -> str:
     """The other form in which a registry gives Protobuf schemas: the descriptor, as base64."""
     file = FileDescriptorSet.FromString(compile_proto(text)).file[-1]
     return base64.b64encode(file.SerializeToString()).decode()
 
 
+class _Server(ThreadingHTTPServer):
+    registry: Registry
+
+
 class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Server)
         registry = self.server.registry
         path = urlsplit(self.path).path
         registry.asked.append(path)
@@ -90,14 +101,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
-def serving(tls=None):
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Registry]:
     """A registry at work; its `url` is where."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = _Server(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     registry = server.registry = Registry()
     registry.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"

@@ -3,8 +3,11 @@
 import io
 import json
 import pickle
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from types import ModuleType
+from typing import Any
 from uuid import UUID
 
 import fastavro
@@ -18,9 +21,11 @@ from pyspark_kafkalog.errors import InvalidSchemaError
 from tests.pyspark_kafkalog.decoding.conftest import FORMS
 
 UTC = timezone.utc
+Schema = str | Sequence[Any] | Mapping[str, Any]
+"""As its JSON."""
 
 
-def encoded(schema, *values):
+def encoded(schema: Any, *values: object) -> list[bytes]:
     """The values as fastavro writes them."""
     parsed = fastavro.parse_schema(schema)
     written = []
@@ -31,7 +36,12 @@ def encoded(schema, *values):
     return written
 
 
-def decoded(avro, data, writer, reader=None):
+def decoded(
+    avro: ModuleType,
+    data: Sequence[bytes | None],
+    writer: Schema,
+    reader: Schema | None = None,
+) -> Any:
     decoder = avro.AvroDecoder(json.dumps(reader or writer), json.dumps(writer))
     found = decoder.decode(pa.array(data, pa.binary()))
     found.column.validate(full=True)
@@ -39,11 +49,11 @@ def decoded(avro, data, writer, reader=None):
     return found
 
 
-def record(*fields, name="R", **more):
+def record(*fields: dict[str, Any], name: str = "R", **more: str | list[Any]) -> dict[Any, Any]:
     return {"type": "record", "name": name, "fields": list(fields), **more}
 
 
-def column(name, avro_type, **more):
+def column(name: str, avro_type: Schema, **more: object) -> dict[Any, Any]:
     return {"name": name, "type": avro_type, **more}
 
 
@@ -123,7 +133,13 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("schema", "arrow_type", "value", "expected"), TYPES)
-def test_types_are_those_of_sparks_from_avro(avro, schema, arrow_type, value, expected):
+def test_types_are_those_of_sparks_from_avro(
+    avro: ModuleType,
+    schema: str | list[str] | dict[str, object],
+    arrow_type: Any,
+    value: object,
+    expected: object,
+) -> None:
     schema = record(column("f", schema))
     raw = fastavro.parse_schema(schema) if value == 5 else schema
     data = encoded(raw, {"f": value}, {"f": value})
@@ -133,12 +149,12 @@ def test_types_are_those_of_sparks_from_avro(avro, schema, arrow_type, value, ex
     assert found.errors == {}
 
 
-def test_a_schema_need_not_be_a_record(avro):
+def test_a_schema_need_not_be_a_record(avro: ModuleType) -> None:
     found = decoded(avro, [b"\x02a", None, b"\x00"], "string")
     assert found.column.to_pylist() == ["a", None, ""]
 
 
-def test_names_are_found_in_their_namespaces(avro):
+def test_names_are_found_in_their_namespaces(avro: ModuleType) -> None:
     inner = record(column("x", "int"), name="Inner")
     schema = record(
         column("a", inner),
@@ -193,7 +209,7 @@ EVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", EVOLUTIONS)
-def test_schemas_resolve_as_in_fastavro(avro, name):
+def test_schemas_resolve_as_in_fastavro(avro: ModuleType, name: str) -> None:
     writer, value, reader = EVOLUTIONS[name]
     data = encoded(writer, value)
     expected = fastavro.schemaless_reader(
@@ -204,7 +220,9 @@ def test_schemas_resolve_as_in_fastavro(avro, name):
     assert plain(found.column.to_pylist()) == [expected, expected]
 
 
-def test_a_field_that_is_there_under_its_name_and_an_alias_is_what_it_is_called(avro):
+def test_a_field_that_is_there_under_its_name_and_an_alias_is_what_it_is_called(
+    avro: ModuleType,
+) -> None:
     """Avro does not say; Java refuses, fastavro takes the alias."""
     writer = record(column("a", "int"), column("b", "int"))
     reader = record(column("b", "int", aliases=["a"]))
@@ -212,7 +230,7 @@ def test_a_field_that_is_there_under_its_name_and_an_alias_is_what_it_is_called(
     assert found.column.to_pylist() == [{"b": 2}]
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """Maps as dicts, as fastavro has them."""
     if isinstance(value, list) and value and all(isinstance(one, tuple) for one in value):
         return {name: plain(item) for name, item in value}
@@ -238,7 +256,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_can_never_be_read_is_refused_at_once(avro, name):
+def test_what_can_never_be_read_is_refused_at_once(avro: ModuleType, name: str) -> None:
     writer, reader = IMPOSSIBLE[name]
     with pytest.raises(InvalidSchemaError):
         avro.AvroDecoder(json.dumps(reader), json.dumps(writer))
@@ -252,7 +270,9 @@ def test_what_can_never_be_read_is_refused_at_once(avro, name):
         (lambda name: {**ENUM, "name": name}, [b"\x00\x00", b"\x02\x00"]),
     ],
 )
-def test_branches_that_are_called_alike_are_told_apart_by_their_namespaces(avro, declared, values):
+def test_branches_that_are_called_alike_are_told_apart_by_their_namespaces(
+    avro: ModuleType, declared: Callable[[Any], Any], values: list[bytes]
+) -> None:
     union = [declared("a.X"), declared("b.X")]
     for reader in (union, union[::-1]):
         rows = decoded(avro, values, union, reader).column.to_pylist()
@@ -270,7 +290,9 @@ def test_branches_that_are_called_alike_are_told_apart_by_their_namespaces(avro,
         ("float", ["double", "string", "float"], 1.5),
     ],
 )
-def test_a_value_goes_to_the_branch_of_its_own_type(avro, written, union, value):
+def test_a_value_goes_to_the_branch_of_its_own_type(
+    avro: ModuleType, written: str, union: list[str], value: bytes | str | float
+) -> None:
     """Not to an earlier one that it could be made to fit."""
     for writer in (written, [written, "null"]):
         data = encoded(writer, value)
@@ -280,7 +302,7 @@ def test_a_value_goes_to_the_branch_of_its_own_type(avro, written, union, value)
         assert type(row[own]) is type(value)
 
 
-def logical(kind, name):
+def logical(kind: str, name: str) -> dict[Any, Any]:
     return {"type": kind, "logicalType": name}
 
 
@@ -302,17 +324,21 @@ LOCAL_MILLIS = logical("long", "local-timestamp-millis")
         (logical("int", "date"), "long", 5, 5),
     ],
 )
-def test_a_time_stays_the_same_in_another_unit(avro, writer, reader, number, expected_us):
+def test_a_time_stays_the_same_in_another_unit(
+    avro: ModuleType, writer: Any, reader: Any, number: int, expected_us: int
+) -> None:
     found = decoded(avro, encoded(writer, number), writer, reader)
     assert found.column.cast(pa.int64()).to_pylist() == [expected_us]
 
 
-def test_days_are_no_milliseconds(avro):
+def test_days_are_no_milliseconds(avro: ModuleType) -> None:
     with pytest.raises(InvalidSchemaError, match=r"date was written where .* timestamp-millis"):
         avro.AvroDecoder(json.dumps(MILLIS), json.dumps(logical("int", "date")))
 
 
-def test_a_branch_and_a_symbol_that_the_reader_lacks_are_errors_of_their_rows(avro):
+def test_a_branch_and_a_symbol_that_the_reader_lacks_are_errors_of_their_rows(
+    avro: ModuleType,
+) -> None:
     spades = {**ENUM, "symbols": ["SPADES", "CLUBS"]}
     writer = record(column("a", ["string", "int"]), column("e", spades))
     reader = record(column("a", "int"), column("e", ENUM))
@@ -328,13 +354,13 @@ def test_a_branch_and_a_symbol_that_the_reader_lacks_are_errors_of_their_rows(av
 RECURSIVE = record(column("x", "int"), column("next", ["null", "R"]))
 
 
-def test_a_type_that_contains_itself_is_refused(avro):
+def test_a_type_that_contains_itself_is_refused(avro: ModuleType) -> None:
     with pytest.raises(InvalidSchemaError, match="R contains itself"):
         avro.AvroDecoder(json.dumps(RECURSIVE), json.dumps(RECURSIVE))
 
 
-def test_a_short_schema_of_very_many_columns_is_refused(avro):
-    def twice(depth):
+def test_a_short_schema_of_very_many_columns_is_refused(avro: ModuleType) -> None:
+    def twice(depth: int) -> Any:
         last = record(column("x", "int"), name="R0")
         for level in range(1, depth):
             last = record(column("l", last), column("r", last["name"]), name=f"R{level}")
@@ -348,7 +374,7 @@ def test_a_short_schema_of_very_many_columns_is_refused(avro):
     assert avro.AvroDecoder(only, only).type.num_fields == 1
 
 
-def test_a_type_that_contains_itself_is_skipped_but_not_without_end(avro):
+def test_a_type_that_contains_itself_is_skipped_but_not_without_end(avro: ModuleType) -> None:
     writer = record(column("list", RECURSIVE), column("y", "int"), name="W")
     reader = record(column("y", "int"), name="W")
     end = b"\x02\x00"
@@ -382,19 +408,19 @@ def test_a_type_that_contains_itself_is_skipped_but_not_without_end(avro):
         '{"type": "array", "items": ' * 3000 + '"int"' + "}" * 3000,
     ],
 )
-def test_a_malformed_schema_is_refused(schema):
+def test_a_malformed_schema_is_refused(schema: str) -> None:
     with pytest.raises(InvalidSchemaError):
         open_decoder("avro", schema)
 
 
-def bad(avro, data, schema):
+def bad(avro: ModuleType, data: list[Any], schema: Schema) -> list[Any]:
     """Why each value cannot be read as a record with one field of the schema."""
     found = decoded(avro, data, record(column("f", schema)))
     assert found.column.to_pylist() == [None] * len(data)
     return [found.errors[row] for row in range(len(data))]
 
 
-def test_lengths_that_the_bytes_do_not_cover(avro):
+def test_lengths_that_the_bytes_do_not_cover(avro: ModuleType) -> None:
     huge = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     for schema in ("string", "bytes"):
         reasons = bad(avro, [b"\x10abc", huge, huge + b"x" * 100, b"\x01", b""], schema)
@@ -402,12 +428,13 @@ def test_lengths_that_the_bytes_do_not_cover(avro):
         assert f"a length of {2**63 - 1}" in reasons[1]
         assert "a length of -1" in reasons[3]
         assert "cut off" in reasons[4]
-    for schema in ({"type": "array", "items": "long"}, {"type": "map", "values": "null"}):
-        reasons = bad(avro, [huge, b"\x08\x00\x00", b"\x80\x80\x80\x80\x10\x00"], schema)
+    repeated: list[Schema] = [{"type": "array", "items": "long"}, {"type": "map", "values": "null"}]
+    for each in repeated:
+        reasons = bad(avro, [huge, b"\x08\x00\x00", b"\x80\x80\x80\x80\x10\x00"], each)
         assert all("claims" in reason for reason in reasons)
 
 
-def test_items_that_take_no_bytes_are_bounded(avro):
+def test_items_that_take_no_bytes_are_bounded(avro: ModuleType) -> None:
     empty = record(name="Empty")
     for item in ("null", {"type": "fixed", "name": "None", "size": 0}, empty):
         schema = record(column("f", {"type": "array", "items": item}))
@@ -456,7 +483,9 @@ def test_items_that_take_no_bytes_are_bounded(avro):
         ),
     ],
 )
-def test_what_no_value_of_the_type_looks_like(avro, schema, data, reason):
+def test_what_no_value_of_the_type_looks_like(
+    avro: ModuleType, schema: str | list[str] | dict[str, object], data: bytes, reason: str
+) -> None:
     assert reason in bad(avro, [data], schema)[0]
 
 
@@ -476,7 +505,9 @@ VALUE = {
 }
 
 
-def test_every_cut_and_every_changed_byte_is_a_value_or_an_error_and_harms_no_other_row(avro):
+def test_every_cut_and_every_changed_byte_is_a_value_or_an_error_and_harms_no_other_row(
+    avro: ModuleType,
+) -> None:
     (good,) = encoded(WIDE, VALUE)
     expected = decoded(avro, [good], WIDE).column.to_pylist()[0]
     damaged = [good[:length] for length in range(len(good))]
@@ -495,9 +526,9 @@ def test_every_cut_and_every_changed_byte_is_a_value_or_an_error_and_harms_no_ot
         assert (rows[row] is None) == (row in found.errors)
 
 
-def test_slices_and_batches_one_after_the_other(avro):
+def test_slices_and_batches_one_after_the_other(avro: ModuleType) -> None:
     schema = record(column("f", "string"))
-    data = encoded(schema, *({"f": "x" * n} for n in range(300)))
+    data: list[bytes | None] = [*encoded(schema, *({"f": "x" * n} for n in range(300)))]
     data[5] = None
     values = pa.array(data, pa.binary())
     decoder = avro.AvroDecoder(json.dumps(schema), json.dumps(schema))
@@ -509,7 +540,7 @@ def test_slices_and_batches_one_after_the_other(avro):
     assert decoder.decode(pa.nulls(3, pa.binary())).column.to_pylist() == [None] * 3
 
 
-def test_a_decoder_travels():
+def test_a_decoder_travels() -> None:
     schema = json.dumps(record(column("f", "string")))
     decoder = pickle.loads(pickle.dumps(open_decoder("avro", schema)))
     assert decoder.decode(pa.array([b"\x02a"], pa.binary())).column.to_pylist() == [{"f": "a"}]
@@ -529,7 +560,7 @@ _VALUES = {
 
 
 @st.composite
-def schemas(draw, depth=3):
+def schemas(draw: st.DrawFn, depth: int = 3) -> Any:
     if depth == 0:
         return draw(_LEAVES)
     kind = draw(st.sampled_from(["leaf", "array", "map", "nullable", "record"]))
@@ -547,7 +578,7 @@ def schemas(draw, depth=3):
     return record(*(column(f"f{n}", one) for n, one in enumerate(fields)), name=f"R{name.hex}")
 
 
-def values_of(schema):
+def values_of(schema: Any) -> Any:
     if isinstance(schema, str):
         return _VALUES[schema]
     if isinstance(schema, list):
@@ -562,7 +593,7 @@ def values_of(schema):
     )
 
 
-def as_arrow_shows(schema, value):
+def as_arrow_shows(schema: Any, value: Any) -> Any:
     """Maps as lists of pairs."""
     if value is None or isinstance(schema, str):
         return value
@@ -579,7 +610,7 @@ def as_arrow_shows(schema, value):
 
 
 @given(data=st.data(), form=st.sampled_from(sorted(FORMS)))
-def test_what_fastavro_writes_comes_back(data, form):
+def test_what_fastavro_writes_comes_back(data: st.DataObject, form: Any) -> None:
     schema = data.draw(schemas())
     values = data.draw(st.lists(values_of(schema), max_size=5))
     found = decoded(FORMS[form], encoded(schema, *values), schema)
@@ -588,13 +619,13 @@ def test_what_fastavro_writes_comes_back(data, form):
 
 
 @given(noise=st.lists(st.binary(max_size=60), max_size=20), form=st.sampled_from(sorted(FORMS)))
-def test_noise_is_values_or_errors(noise, form):
+def test_noise_is_values_or_errors(noise: list[bytes], form: Any) -> None:
     found = decoded(FORMS[form], noise, WIDE)
     assert len(found.column) == len(noise)
     assert found.column.null_count == len(found.errors)
 
 
-_WIDER = {
+_WIDER: dict[str, list[tuple[str, Callable[[Any], object]]]] = {
     "int": [("long", int), ("float", float), ("double", float)],
     "long": [("double", float)],
     "float": [("double", float)],
@@ -604,7 +635,7 @@ _SMALL = {**_VALUES, "int": st.integers(-(2**24), 2**24), "long": st.integers(-(
 
 
 @st.composite
-def evolutions(draw, depth=3):
+def evolutions(draw: st.DrawFn, depth: int = 3) -> Any:
     """(the writer's schema, the reader's, a strategy of pairs: what is written, what is read)."""
     kinds = ["plain", "array", "map", "record", "union", "nullable", "required"]
     kind = draw(st.sampled_from(kinds)) if depth else "plain"
@@ -638,7 +669,13 @@ def evolutions(draw, depth=3):
 
 
 @st.composite
-def _evolved_plain(draw, name):
+def _evolved_plain(
+    draw: st.DrawFn, name: str
+) -> tuple[
+    str | dict[str, Sequence[str]],
+    Any,
+    st.SearchStrategy[tuple[str | bytes | float | int | None, Any]],
+]:
     kind = draw(st.sampled_from(["same", "wider", "enum"]))
     if kind == "same":
         leaf = draw(_LEAVES)
@@ -656,7 +693,9 @@ def _evolved_plain(draw, name):
 
 
 @st.composite
-def _evolved_records(draw, name, depth):
+def _evolved_records(
+    draw: st.DrawFn, name: str, depth: int
+) -> tuple[Any, Any, st.SearchStrategy[Any]]:
     written, wanted, parts = [], [], []
     for number in range(draw(st.integers(0, 4))):
         writer, reader, both = draw(evolutions(depth=depth))
@@ -671,7 +710,7 @@ def _evolved_records(draw, name, depth):
     if added:
         wanted.insert(0, column("added", ["null", "string"], default=None))
 
-    def together(pairs):
+    def together(pairs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[Any, Any]]:
         read = {to: pair[1] for (_, to, _), pair in zip(parts, pairs, strict=True) if to}
         if added:
             read["added"] = None
@@ -686,7 +725,9 @@ def _evolved_records(draw, name, depth):
 
 
 @st.composite
-def _evolved_unions(draw, name):
+def _evolved_unions(
+    draw: st.DrawFn, name: str
+) -> tuple[list[Any], list[Any], st.SearchStrategy[Any]]:
     """Members in another order, one only the writer has, records that are called alike."""
     first, second = (record(column("x", "int"), name=f"{space}.{name}") for space in "ab")
     members = {
@@ -700,7 +741,15 @@ def _evolved_unions(draw, name):
     wanted = draw(st.permutations(sorted(members)))
     shown = [key for key in wanted if key != "null"]
 
-    def placed(key, both):
+    def placed(
+        key: str,
+        both: st.SearchStrategy[
+            tuple[
+                tuple[str, dict[str, int]] | str | bytes | float | int | None,
+                dict[str, int] | str | bytes | float | int | None,
+            ]
+        ],
+    ) -> st.SearchStrategy[Any]:
         if key == "null":
             return both
         return both.map(
@@ -715,7 +764,7 @@ def _evolved_unions(draw, name):
 
 
 @given(data=st.data(), form=st.sampled_from(sorted(FORMS)))
-def test_any_evolution_is_read_by_the_rules(data, form):
+def test_any_evolution_is_read_by_the_rules(data: st.DataObject, form: Any) -> None:
     writer, reader, both = data.draw(evolutions())
     pairs = data.draw(st.lists(both, max_size=4))
     written = encoded(writer, *(value for value, _ in pairs))

@@ -2,7 +2,9 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,13 +14,16 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from pyspark_kafkalog.decoding import confluent
+from pyspark_kafkalog.decoding.avro_schema import AvroType, parse_avro_schema
+from pyspark_kafkalog.decoding.decoder import Decoder
 from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidOptionError, SchemaRegistryError
+from tests.pyspark_kafkalog.decoding.registry_stub import Registry
 
 ORDERS = SerializationContext("orders", MessageField.VALUE)
 
 
-def record(*fields, name="Order"):
+def record(*fields: Mapping[str, str | list[str] | None], name: str = "Order") -> str:
     return json.dumps({"type": "record", "name": name, "fields": list(fields)})
 
 
@@ -26,28 +31,34 @@ ID = {"name": "id", "type": "long"}
 NOTE = {"name": "note", "type": ["null", "string"], "default": None}
 
 
-def avro_written(registry, schema, *values):
+def avro_written(registry: Registry, schema: str, *values: Mapping[str, object]) -> list[Any]:
     serialize = AvroSerializer(SchemaRegistryClient({"url": registry.url}), schema)
     return [serialize(value, ORDERS) for value in values]
 
 
-def json_written(registry, schema, *values):
+def json_written(
+    registry: Registry,
+    schema: str,
+    *values: Mapping[str, object],
+) -> list[Any]:
     serialize = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
     return [serialize(value, ORDERS) for value in values]
 
 
-def opened(registry, value_format="avro", schema=None, **options):
+def opened(
+    registry: Registry, value_format: str = "avro", schema: str | None = None, **options: Any
+) -> Any:
     options = {"schema.registry.url": registry.url, "subject": "orders-value", **options}
     return pickle.loads(pickle.dumps(open_decoder(value_format, schema, options)))
 
 
-def rows(decoder, *values):
+def rows(decoder: Decoder, *values: bytes | None) -> tuple[Any, dict[Any, Any]]:
     decoded = decoder.decode(pa.array(values, pa.binary()))
     decoded.column.validate(full=True)
     return decoded.column.to_pylist(), dict(decoded.errors)
 
 
-def test_avro_of_several_versions_is_read_by_the_subjects_newest(registry):
+def test_avro_of_several_versions_is_read_by_the_subjects_newest(registry: Registry) -> None:
     old = avro_written(registry, record(ID), {"id": 1}, {"id": 2})
     new = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
     decoder = opened(registry)
@@ -58,21 +69,21 @@ def test_avro_of_several_versions_is_read_by_the_subjects_newest(registry):
     )
 
 
-def test_a_column_keeps_its_type_when_a_newer_version_is_registered(registry):
+def test_a_column_keeps_its_type_when_a_newer_version_is_registered(registry: Registry) -> None:
     old = avro_written(registry, record(ID), {"id": 1})
     decoder = opened(registry)
     new = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
     assert rows(decoder, *old, *new) == ([{"id": 1}, {"id": 3}], {})
 
 
-def test_the_readers_schema_may_be_given(registry):
+def test_the_readers_schema_may_be_given(registry: Registry) -> None:
     data = avro_written(registry, record(ID, NOTE), {"id": 3, "note": "x"})
     decoder = opened(registry, schema=record(NOTE))
     assert rows(decoder, *data) == ([{"note": "x"}], {})
     assert registry.asked[-1] == "/schemas/ids/1"
 
 
-def test_avro_schemas_that_refer_to_others(registry):
+def test_avro_schemas_that_refer_to_others(registry: Registry) -> None:
     registry.register("money", record({"name": "cents", "type": "long"}, name="Money"))
     name = {"name": "Money", "subject": "money", "version": 1}
     schema = record(ID, {"name": "price", "type": "Money"})
@@ -81,7 +92,7 @@ def test_avro_schemas_that_refer_to_others(registry):
     assert rows(opened(registry), data) == ([{"id": 1, "price": {"cents": 2}}], {})
 
 
-def test_each_schema_is_asked_for_once(registry):
+def test_each_schema_is_asked_for_once(registry: Registry) -> None:
     data = avro_written(registry, record(ID), *({"id": n} for n in range(10)))
     decoder = opened(registry)
     before = len(registry.asked)
@@ -91,12 +102,12 @@ def test_each_schema_is_asked_for_once(registry):
     assert registry.asked[before:].count("/schemas/ids/1") == 1
 
 
-def test_avro_that_is_nothing_but_bytes_has_no_length(registry):
+def test_avro_that_is_nothing_but_bytes_has_no_length(registry: Registry) -> None:
     registry.register("orders-value", '"bytes"')
     assert rows(opened(registry), b"\0\0\0\0\1raw", b"\0\0\0\0\1") == ([b"raw", b""], {})
 
 
-def test_avro_that_is_nothing_but_a_decimal_has_no_length(registry):
+def test_avro_that_is_nothing_but_a_decimal_has_no_length(registry: Registry) -> None:
     registry.register(
         "orders-value",
         '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}',
@@ -107,20 +118,24 @@ def test_avro_that_is_nothing_but_a_decimal_has_no_length(registry):
     assert list(errors) == [3]
 
 
-def test_a_schema_that_cannot_be_read_is_looked_at_once(registry, monkeypatch):
+def test_a_schema_that_cannot_be_read_is_looked_at_once(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry.register("orders-value", record(ID))
     registry.register("others", '"string"')
     decoder = opened(registry)
     asked = []
-    parse = confluent.parse_avro_schema
-    monkeypatch.setattr(
-        confluent, "parse_avro_schema", lambda *schema: asked.append(schema) or parse(*schema)
-    )
+
+    def parse(*schema: Any) -> AvroType:
+        asked.append(schema)
+        return parse_avro_schema(*schema)
+
+    monkeypatch.setattr(confluent, "parse_avro_schema", parse)
     found = rows(decoder, *[b"\0\0\0\0\2\x02a"] * 50)
     assert (found[0], len(found[1]), len(asked)) == ([None] * 50, 50, 1)
 
 
-def test_what_is_not_in_the_wire_format_is_the_rows_error(registry):
+def test_what_is_not_in_the_wire_format_is_the_rows_error(registry: Registry) -> None:
     (good,) = avro_written(registry, record(ID), {"id": 1})
     registry.register("others", '{"type": "object"}', "JSON")
     registry.register("texts", '"string"')
@@ -153,7 +168,9 @@ def test_what_is_not_in_the_wire_format_is_the_rows_error(registry):
         assert reason in errors[row]
 
 
-def test_unknown_ids_are_asked_for_once_and_cost_their_rows_alone(registry, monkeypatch):
+def test_unknown_ids_are_asked_for_once_and_cost_their_rows_alone(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many there are: a producer of other values, whose first byte is 0, stops no load."""
     monkeypatch.setattr(confluent, "MOST_UNKNOWN_IDS", 3)
     [good] = avro_written(registry, record(ID), {"id": 1})
@@ -170,7 +187,7 @@ def test_unknown_ids_are_asked_for_once_and_cost_their_rows_alone(registry, monk
     assert not [path for path in registry.asked if "4294967295" in str(path)]
 
 
-def test_a_registry_that_is_gone_fails_the_task_and_no_row(registry):
+def test_a_registry_that_is_gone_fails_the_task_and_no_row(registry: Registry) -> None:
     data = avro_written(registry, record(ID), {"id": 1})
     decoder = opened(registry)
     registry.failures += [(503, "")] * 100
@@ -180,7 +197,7 @@ def test_a_registry_that_is_gone_fails_the_task_and_no_row(registry):
     assert rows(decoder, *data) == ([{"id": 1}], {})
 
 
-def test_a_subject_must_be_there_and_of_the_format(registry):
+def test_a_subject_must_be_there_and_of_the_format(registry: Registry) -> None:
     with pytest.raises(SchemaRegistryError, match="no subject 'orders-value'"):
         opened(registry)
     registry.register("orders-value", record(ID))
@@ -206,7 +223,7 @@ ORDER = {
 }
 
 
-def test_json_schema(registry):
+def test_json_schema(registry: Registry) -> None:
     order = {"id": 1, "note": None, "lines": [{"sku": "a"}, {}], "labels": {"x": 1.5}}
     data = json_written(registry, json.dumps(ORDER), order, {"id": 2})
     decoder = opened(registry, "json")
@@ -227,7 +244,7 @@ def test_json_schema(registry):
     assert list(errors) == [3, 4, 5]
 
 
-def test_json_schemas_that_refer_to_others(registry):
+def test_json_schemas_that_refer_to_others(registry: Registry) -> None:
     registry.register("money", '{"type": "object", "properties": {"cents": {"type": "integer"}}}',
                       "JSON")  # fmt: skip
     name = {"name": "money.json", "subject": "money", "version": 1}

@@ -3,7 +3,9 @@
 import datetime as dt
 import json
 import pickle
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError
 UTC = pa.timestamp("us", tz="UTC")
 
 
-def rows(schema, *values):
+def rows(schema: str, *values: bytes | None) -> tuple[Any, dict[Any, Any]]:
     decoder = pickle.loads(pickle.dumps(open_decoder("json", schema)))
     decoded = decoder.decode(pa.array(values, pa.binary()))
     decoded.column.validate(full=True)
@@ -44,7 +46,7 @@ def rows(schema, *values):
              ("i", pa.string())])),
     ],
 )  # fmt: skip
-def test_ddl(ddl, expected):
+def test_ddl(ddl: str, expected: Any) -> None:
     assert open_decoder("json", ddl).type == expected
 
 
@@ -70,7 +72,7 @@ def test_ddl(ddl, expected):
         "array<" * 100 + "int" + ">" * 100,
     ],
 )
-def test_ddl_that_is_none(ddl):
+def test_ddl_that_is_none(ddl: str) -> None:
     with pytest.raises(InvalidSchemaError):
         open_decoder("json", ddl)
 
@@ -116,7 +118,7 @@ def test_ddl_that_is_none(ddl):
          {"x": {"y": [dt.date(2026, 1, 1)]}}),
     ],
 )  # fmt: skip
-def test_values(ddl, value, expected):
+def test_values(ddl: str, value: object, expected: object) -> None:
     found, errors = rows(f"f {ddl}", json.dumps({"f": value, "more": 1}).encode(), b"{}", b"null")
     assert found == [{"f": expected}, {"f": None}, None]
     assert errors == {}
@@ -193,7 +195,7 @@ def test_values(ddl, value, expected):
         ("string", b""),
     ],
 )
-def test_what_is_not_of_the_type_is_the_rows_error(ddl, value):
+def test_what_is_not_of_the_type_is_the_rows_error(ddl: str, value: bytes) -> None:
     good = b"{}"
     found, errors = rows(f"f {ddl}", good, b'{"f": ' + value + b"}", good)
     assert found == [{"f": None}, None, {"f": None}]
@@ -212,7 +214,9 @@ def test_what_is_not_of_the_type_is_the_rows_error(ddl, value):
          {"s": "1.23456789012345678901", "d": Decimal("1.0")}),
     ],
 )  # fmt: skip
-def test_no_digit_of_a_number_is_lost(ddl, value, expected):
+def test_no_digit_of_a_number_is_lost(
+    ddl: str, value: bytes, expected: float | str | dict[str, object]
+) -> None:
     for more in (b"", b', "more": 1e400'):
         document = b'{"f": ' + value + more + b"}"
         assert rows(f"f {ddl}", document) == ([{"f": expected}], {})
@@ -234,11 +238,13 @@ def test_no_digit_of_a_number_is_lost(ddl, value, expected):
         (b"[" * 5000, "not a JSON document: it is nested too deep"),
     ],
 )
-def test_reasons_are_sentences_of_our_own_whatever_reads_the_document(ddl, value, reason):
+def test_reasons_are_sentences_of_our_own_whatever_reads_the_document(
+    ddl: str, value: bytes, reason: str
+) -> None:
     assert rows(ddl, value) == ([None], {0: reason})
 
 
-def test_reasons_name_the_place():
+def test_reasons_name_the_place() -> None:
     found = rows(
         "a array<struct<m: map<string, tinyint>>>, d struct<x: decimal(3,1)>",
         b'{"a": [{"m": null}, {"m": {"k": 1, "l": 128}}]}',
@@ -250,12 +256,12 @@ def test_reasons_name_the_place():
     )
 
 
-def test_a_document_need_not_be_an_object():
+def test_a_document_need_not_be_an_object() -> None:
     assert rows("array<int>", b"[1]", b"{}")[0] == [[1], None]
     assert rows("string", b'{"a": 1}', b'"x"')[0] == ['{"a":1}', "x"]
 
 
-def test_many_bad_rows_among_many(monkeypatch):
+def test_many_bad_rows_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "CHUNK_BYTES", 1000)
     values = [b'{"a": "x"}' if n % 7 == 0 else b'{"a": %d}' % n for n in range(2000)]
     found, errors = rows("a int", *values)
@@ -263,12 +269,12 @@ def test_many_bad_rows_among_many(monkeypatch):
     assert found == [None if n % 7 == 0 else {"a": n} for n in range(2000)]
 
 
-def test_no_rows():
+def test_no_rows() -> None:
     assert rows("a int") == ([], {})
     assert rows("a int", None) == ([None], {})
 
 
-def schema(**properties):
+def schema(**properties: bool | Mapping[str, object]) -> dict[Any, Any]:
     return {"type": "object", "properties": properties}
 
 
@@ -303,7 +309,7 @@ SCHEMAS = [
 
 
 @pytest.mark.parametrize(("declared", "expected"), SCHEMAS)
-def test_json_schema(declared, expected):
+def test_json_schema(declared: bool | dict[str, object], expected: Any) -> None:
     root = {
         **schema(f=declared),
         "$id": "https://shop.example/root.json",
@@ -316,7 +322,7 @@ def test_json_schema(declared, expected):
     assert open_decoder("json", json.dumps(root)).type == pa.struct([("f", expected)])
 
 
-def test_a_reference_that_leads_to_itself_is_json_text():
+def test_a_reference_that_leads_to_itself_is_json_text() -> None:
     found, errors = rows('{"$ref": "#"}', b'{"a": [1]}')
     assert found == ['{"a":[1]}']
     assert errors == {}
@@ -334,12 +340,12 @@ def test_a_reference_that_leads_to_itself_is_json_text():
         '{"$ref": "#a", "$defs": []}',
     ],
 )
-def test_json_schemas_that_are_none(text):
+def test_json_schemas_that_are_none(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         open_decoder("json", text)
 
 
-def test_json_needs_a_schema():
+def test_json_needs_a_schema() -> None:
     with pytest.raises(InvalidOptionError, match="json needs a schema"):
         open_decoder("json")
 
@@ -360,7 +366,7 @@ _DOCUMENTS = st.fixed_dictionaries(
 
 
 @given(st.lists(_DOCUMENTS, max_size=8))
-def test_what_json_writes_comes_back(documents):
+def test_what_json_writes_comes_back(documents: list[dict[str, object]]) -> None:
     ddl = ", ".join(f"{name} {name}" for name in _VALUES)
     found, errors = rows(
         f"{ddl}, list array<bigint>, inner struct<string: string>",
@@ -381,7 +387,7 @@ _ANY = st.recursive(
 
 
 @given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys("bdis", _ANY)), max_size=8))
-def test_a_decimal_beside_them_changes_no_other_field(documents):
+def test_a_decimal_beside_them_changes_no_other_field(documents: list[dict[Any, Any]]) -> None:
     ddl = "b boolean, d double, i bigint, s string"
     values = [json.dumps(document).encode() for document in documents]
     fast, fast_errors = rows(ddl, *values)
@@ -399,7 +405,7 @@ def test_a_decimal_beside_them_changes_no_other_field(documents):
 
 
 @pytest.mark.parametrize("digits", [19, 20, 21, 40])
-def test_a_whole_number_beyond_64_bits_is_a_bad_value_and_no_other_one(digits):
+def test_a_whole_number_beyond_64_bits_is_a_bad_value_and_no_other_one(digits: int) -> None:
     for number in (b"9" * digits, b"-" + b"9" * digits):
         for more in (b"", b', "more": 1e400'):
             found, errors = rows("f bigint", b'{"f": ' + number + more + b"}", b'{"f": 1}')

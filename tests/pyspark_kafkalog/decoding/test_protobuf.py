@@ -5,6 +5,7 @@ import json
 import pickle
 import sys
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.decoding import proto_files, protobuf
+from pyspark_kafkalog.decoding.decoder import Decoder
 from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.proto_files import compile_proto
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError, MissingExtraError
+from tests.pyspark_kafkalog.decoding.registry_stub import Registry
 
 ORDERS = SerializationContext("orders", MessageField.VALUE)
 EVERYTHING = """
@@ -55,11 +58,11 @@ message Everything {
 """
 
 
-def message_class(text, name):
+def message_class(text: str, name: str) -> Any:
     return proto_files.message_class(compile_proto(text), name)
 
 
-def rows(decoder, *values):
+def rows(decoder: Decoder, *values: bytes | None) -> tuple[Any, dict[int, str]]:
     decoder = pickle.loads(pickle.dumps(decoder))
     decoded = decoder.decode(pa.array(values, pa.binary()))
     decoded.column.validate(full=True)
@@ -68,14 +71,14 @@ def rows(decoder, *values):
 
 
 @pytest.fixture(scope="module")
-def everything():
+def everything() -> Decoder:
     return open_decoder("protobuf", EVERYTHING, message="Everything")
 
 
 LINE = pa.struct([("sku", pa.string()), ("suits", pa.list_(pa.string()))])
 
 
-def test_types(everything):
+def test_types(everything: Decoder) -> None:
     utc = pa.timestamp("us", tz="UTC")
     assert everything.type == pa.struct(
         [
@@ -110,7 +113,7 @@ def test_types(everything):
     )
 
 
-def test_a_message_in_full(everything):
+def test_a_message_in_full(everything: Decoder) -> None:
     message = message_class(EVERYTHING, "Everything")()
     message.int32, message.sint64, message.fixed32 = -(2**31), -(2**63), 2**32 - 1
     message.uint64, message.float, message.double = 2**64 - 1, 0.5, 1e300
@@ -164,7 +167,7 @@ def test_a_message_in_full(everything):
     }
 
 
-def test_what_was_not_sent_is_a_default_or_null(everything):
+def test_what_was_not_sent_is_a_default_or_null(everything: Decoder) -> None:
     (found, nothing), errors = rows(everything, b"", None)
     assert nothing is None
     assert errors == {}
@@ -174,7 +177,7 @@ def test_what_was_not_sent_is_a_default_or_null(everything):
         assert found[name] is None
 
 
-def test_proto2_has_presence_and_defaults_that_are_declared():
+def test_proto2_has_presence_and_defaults_that_are_declared() -> None:
     text = """syntax = "proto2";
     enum E { X = 1; Y = 2; }
     message M {
@@ -190,7 +193,7 @@ def test_proto2_has_presence_and_defaults_that_are_declared():
     )
 
 
-def test_proto2_strings_that_are_no_utf8_are_the_rows_error():
+def test_proto2_strings_that_are_no_utf8_are_the_rows_error() -> None:
     text = """syntax = "proto2";
     message M { optional string a = 1; repeated string b = 2; map<string, string> c = 3; }"""
     good = b"\x0a\x01a"
@@ -200,7 +203,7 @@ def test_proto2_strings_that_are_no_utf8_are_the_rows_error():
     assert sorted(errors) == [1, 2, 3]
 
 
-def test_messages_without_fields_are_left_out_wherever_they_are():
+def test_messages_without_fields_are_left_out_wherever_they_are() -> None:
     text = """syntax = "proto3";
     message M { int32 a = 1; E b = 2; repeated E c = 3; map<int32, N> d = 4; repeated N e = 5; }
     message N { E e = 1; }
@@ -209,7 +212,7 @@ def test_messages_without_fields_are_left_out_wherever_they_are():
     assert rows(decoder, b"\x08\x01\x1a\x00\x2a\x00") == ([{"a": 1}], {})
 
 
-def test_fields_may_be_called_like_methods():
+def test_fields_may_be_called_like_methods() -> None:
     names = ["HasField", "ListFields", "Clear", "DESCRIPTOR", "class", "from", "FromString"]
     fields = "".join(f"optional int32 {name} = {at + 1};" for at, name in enumerate(names))
     decoder = open_decoder("protobuf", f'syntax = "proto3"; message M {{ {fields} }}')
@@ -217,21 +220,21 @@ def test_fields_may_be_called_like_methods():
     assert rows(decoder, data) == ([{name: at for at, name in enumerate(names)}], {})
 
 
-def test_of_several_names_for_a_number_the_first_is_shown():
+def test_of_several_names_for_a_number_the_first_is_shown() -> None:
     text = """syntax = "proto3";
     enum E { option allow_alias = true; Z = 0; A = 1; B = 1; }
     message M { E e = 1; }"""
     assert rows(open_decoder("protobuf", text, message="M"), b"\x08\x01") == ([{"e": "A"}], {})
 
 
-def test_another_version_is_read_by_field_numbers():
+def test_another_version_is_read_by_field_numbers() -> None:
     old = message_class('syntax = "proto3"; message M { int32 a = 1; string gone = 2; }', "M")
     decoder = open_decoder("protobuf", 'syntax = "proto3"; message M { int64 b = 1; bool c = 3; }')
     data = old(a=-5, gone="x").SerializeToString()
     assert rows(decoder, data) == ([{"b": -5, "c": False}], {})
 
 
-def test_an_enums_number_without_a_name_is_shown(everything):
+def test_an_enums_number_without_a_name_is_shown(everything: Decoder) -> None:
     ((found,), _) = rows(everything, b"\x50\x07")
     assert found["suit"] == "7"
 
@@ -250,7 +253,7 @@ def test_an_enums_number_without_a_name_is_shown(everything):
         b"\xc3\x3e" * 1000,
     ],
 )
-def test_what_is_no_message_is_the_rows_error(everything, data):
+def test_what_is_no_message_is_the_rows_error(everything: Decoder, data: bytes) -> None:
     good = b"\x08\x01"
     found, errors = rows(everything, good, data, good)
     assert found[1] is None
@@ -258,7 +261,7 @@ def test_what_is_no_message_is_the_rows_error(everything, data):
     assert found[0]["int32"] == found[2]["int32"] == 1
 
 
-def test_json_text_nested_without_end_is_bounded(everything):
+def test_json_text_nested_without_end_is_bounded(everything: Decoder) -> None:
     value = b""
     for _ in range(60):
         # Struct: fields 1 (a map entry: key 1, value 2); Value: struct_value 5.
@@ -269,7 +272,7 @@ def test_json_text_nested_without_end_is_bounded(everything):
     assert list(errors) == [0] or found[0]["anything"].count("x") <= 60
 
 
-def _length(data):
+def _length(data: bytes) -> bytes:
     size, encoded = len(data), b""
     while size > 0x7F:
         encoded += bytes([size & 0x7F | 0x80])
@@ -288,19 +291,19 @@ def _length(data):
          "M contains itself"),
     ],
 )  # fmt: skip
-def test_schemas_that_cannot_be_used_are_refused(text, reason):
+def test_schemas_that_cannot_be_used_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidSchemaError, match=reason):
         open_decoder("protobuf", text)
 
 
-def test_a_message_must_be_there():
+def test_a_message_must_be_there() -> None:
     with pytest.raises(InvalidSchemaError, match="no message 'X', only Line, Everything"):
         open_decoder("protobuf", EVERYTHING, message="X")
     with pytest.raises(InvalidOptionError, match="no messages to choose from"):
         open_decoder("avro", '"int"', message="X")
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     monkeypatch.delitem(sys.modules, "pyspark_kafkalog.decoding.protobuf", raising=False)
     monkeypatch.delitem(sys.modules, "pyspark_kafkalog.decoding.proto_files", raising=False)
@@ -308,7 +311,7 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
         open_decoder("protobuf", EVERYTHING)
 
 
-def test_the_compiler_is_named_where_it_is_missing(monkeypatch):
+def test_the_compiler_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proto_files, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="needs grpcio-tools"):
         open_decoder("protobuf", 'syntax = "proto3"; message NeverCompiled {}')
@@ -322,7 +325,7 @@ message Order { int64 id = 1; message Line { string sku = 1; } repeated Line lin
 """
 
 
-def written(registry, message):
+def written(registry: Registry, message: Any) -> Any:
     client = SchemaRegistryClient({"url": registry.url})
     serialize = ProtobufSerializer(
         type(message), client, {"auto.register.schemas": False, "use.latest.version": True}
@@ -330,12 +333,12 @@ def written(registry, message):
     return serialize(message, ORDERS)
 
 
-def opened(registry, name, **options):
+def opened(registry: Registry, name: str | None, **options: str) -> Decoder:
     options = {"schema.registry.url": registry.url, "subject": "orders-value", **options}
     return open_decoder("protobuf", None, options, message=name)
 
 
-def test_confluents_wire_format(registry):
+def test_confluents_wire_format(registry: Registry) -> None:
     number = registry.register("orders-value", NESTED, "PROTOBUF")
     head = b"\0" + number.to_bytes(4, "big")
     decoder = opened(registry, "Order")
@@ -369,7 +372,7 @@ def test_confluents_wire_format(registry):
     assert rows(nested, head + b"\x04\x02\x00" + line) == ([{"sku": "a"}], {})
 
 
-def test_a_writers_messages_may_stand_in_another_order(registry):
+def test_a_writers_messages_may_stand_in_another_order(registry: Registry) -> None:
     registry.register("orders-value", 'syntax = "proto3"; message Order { int64 id = 1; }',
                       "PROTOBUF")  # fmt: skip
     decoder = opened(registry, "Order")
@@ -382,7 +385,7 @@ def test_a_writers_messages_may_stand_in_another_order(registry):
     assert "message Other" in errors[2]
 
 
-def test_schemas_that_import_others(registry):
+def test_schemas_that_import_others(registry: Registry) -> None:
     registry.register("money", 'syntax = "proto3"; message Money { int64 cents = 1; }', "PROTOBUF")
     name = {"name": "common/money.proto", "subject": "money", "version": 1}
     text = 'syntax = "proto3"; import "common/money.proto"; message Order { Money price = 1; }'
@@ -396,7 +399,7 @@ def test_schemas_that_import_others(registry):
             opened(registry, "", subject=subject)
 
 
-def test_a_message_of_its_own_package_comes_before_one_that_is_imported(registry):
+def test_a_message_of_its_own_package_comes_before_one_that_is_imported(registry: Registry) -> None:
     registry.register("old", 'syntax = "proto3"; message Order { string a = 1; }', "PROTOBUF")
     text = 'syntax = "proto3"; package shop; import "old.proto"; message Order { int64 id = 1; }'
     name = {"name": "old.proto", "subject": "old", "version": 1}
@@ -405,15 +408,20 @@ def test_a_message_of_its_own_package_comes_before_one_that_is_imported(registry
         assert opened(registry, message).type == pa.struct([("id", pa.int64())])
 
 
-def test_a_schema_that_cannot_be_compiled_is_tried_once(registry, monkeypatch):
+def test_a_schema_that_cannot_be_compiled_is_tried_once(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry.register("orders-value", NESTED, "PROTOBUF")
     registry.register("others", 'syntax = "proto3"; import "nowhere.proto";', "PROTOBUF")
     decoder = opened(registry, "Order")
     tried = []
-    compiled = protobuf.compile_proto
-    monkeypatch.setattr(
-        protobuf, "compile_proto", lambda *schema: tried.append(schema) or compiled(*schema)
-    )
+    compiled = compile_proto
+
+    def compile_noted(*schema: Any) -> bytes:
+        tried.append(schema)
+        return compiled(*schema)
+
+    monkeypatch.setattr(protobuf, "compile_proto", compile_noted)
     found = decoder.decode(
         pa.array([b"\0\0\0\0\2\x02" + bytes([path]) for path in range(0, 100, 2)], pa.binary())
     )
@@ -421,16 +429,18 @@ def test_a_schema_that_cannot_be_compiled_is_tried_once(registry, monkeypatch):
     assert "schema 2" in found.errors[0]
 
 
-def test_without_a_registered_reader_no_id_is_taken_for_its_own(registry):
+def test_without_a_registered_reader_no_id_is_taken_for_its_own(registry: Registry) -> None:
     options = {"schema.registry.url": registry.url}
     decoder = open_decoder("protobuf", NESTED, options, message="Other")
     assert rows(decoder, b"\0\0\0\0\0\0")[1] == {0: "the registry has no schema 0"}
 
 
-def test_paths_that_values_make_up_take_no_memory(registry, monkeypatch):
+def test_paths_that_values_make_up_take_no_memory(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protobuf, "_MOST_PATHS", 10)
     registry.register("orders-value", NESTED, "PROTOBUF")
-    decoder = opened(registry, "Other")
+    decoder: Any = opened(registry, "Other")
     made_up = [b"\0\0\0\0\1\x04" + bytes([n % 64 * 2, n // 64 * 2]) for n in range(1, 200)]
     values = pa.array([*made_up, b"\0\0\0\0\1\x00\x08\x05"], pa.binary())
     found = decoder.decode(values)
@@ -438,7 +448,7 @@ def test_paths_that_values_make_up_take_no_memory(registry, monkeypatch):
     assert len(decoder._problems) <= 10
 
 
-def test_what_registries_take_for_granted_can_be_imported():
+def test_what_registries_take_for_granted_can_be_imported() -> None:
     text = """syntax = "proto3";
     import "confluent/meta.proto";
     import "confluent/type/decimal.proto";
@@ -453,15 +463,16 @@ def test_what_registries_take_for_granted_can_be_imported():
 
 
 @pytest.mark.parametrize("name", ["Other", "Order"])
-def test_confluents_own_serializer(registry, name):
+def test_confluents_own_serializer(registry: Registry, name: str) -> None:
     registry.register("orders-value", NESTED, "PROTOBUF")
-    fields = {"Other": {"x": 5}, "Order": {"id": 5, "lines": []}}[name]
+    messages: dict[str, dict[str, Any]] = {"Other": {"x": 5}, "Order": {"id": 5, "lines": []}}
+    fields = messages[name]
     data = written(registry, message_class(NESTED, name)(**fields))
     assert rows(opened(registry, name), data) == ([fields], {})
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_noise_is_messages_or_errors(noise):
+def test_noise_is_messages_or_errors(noise: list[bytes]) -> None:
     decoder = open_decoder("protobuf", EVERYTHING, message="Everything")
     decoded = decoder.decode(pa.array(noise, pa.binary()))
     decoded.column.validate(full=True)

@@ -1,11 +1,14 @@
 """Values of few bytes and many items: what they may take, in every format."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.decoding import room
+from pyspark_kafkalog.decoding.decoder import Decoder
 from pyspark_kafkalog.decoding.formats import open_decoder
 from tests.pyspark_kafkalog.decoding.conftest import FORMS
 
@@ -24,7 +27,7 @@ message I {{ {"".join(f"int64 {name} = {at + 1};" for at, name in enumerate(NAME
 """
 
 
-def many(decoder, *counts):
+def many(decoder: Decoder, *counts: int) -> bytes:
     """Two lists with so many empty items each."""
     kind = type(decoder).__name__
     if kind == "AvroDecoder":
@@ -34,16 +37,16 @@ def many(decoder, *counts):
         maps = [long(count) + b"".join(entries[:count]) + b"\0" for count in counts]
         return b"\x04" + b"".join(maps) + b"\0"
     if kind == "JsonDecoder":
-        maps = ("{" + ",".join(f'"{n}":{{}}' for n in range(count)) + "}" for count in counts)
-        return f"[{','.join(maps)}]".encode()
+        texts = ("{" + ",".join(f'"{n}":{{}}' for n in range(count)) + "}" for count in counts)
+        return f"[{','.join(texts)}]".encode()
     return b"".join(b"\x0a" + varint(2 * count) + b"\x12\0" * count for count in counts)
 
 
-def long(number):
+def long(number: int) -> bytes:
     return varint(number << 1)
 
 
-def varint(number):
+def varint(number: int) -> bytes:
     encoded = b""
     while number > 0x7F:
         encoded += bytes([number & 0x7F | 0x80])
@@ -51,14 +54,16 @@ def varint(number):
     return encoded + bytes([number])
 
 
-def decoders():
+def decoders() -> Iterator[Any]:
     yield from (form.AvroDecoder(AVRO, AVRO) for form in FORMS.values())
     yield open_decoder("json", DDL)
     yield open_decoder("protobuf", PROTO)
 
 
 @pytest.mark.parametrize("decoder", [*decoders()], ids=["avro", "plain avro", "json", "protobuf"])
-def test_items_of_one_value_are_bounded_together(decoder, monkeypatch):
+def test_items_of_one_value_are_bounded_together(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each list would do alone."""
     monkeypatch.setattr(room, "MOST_BYTES", 3 << 20)
     few, twice = many(decoder, 500, 500), many(decoder, 1000, 1000)
@@ -68,7 +73,7 @@ def test_items_of_one_value_are_bounded_together(decoder, monkeypatch):
     assert "would take" in found.errors[1]
 
 
-def test_slices_take_no_more_than_they_may():
+def test_slices_take_no_more_than_they_may() -> None:
     kind = open_decoder("json", DDL).type
     values = pa.array([b"", b"x" * 10, None, *[b"x" * 10_000] * 20, b"x" * 100_000, b"y"])
     found = list(room.slices(values, kind))

@@ -4,6 +4,8 @@ them: every version, both directions, and every way to cut a message off."""
 import importlib
 import io
 import uuid
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from kafka.errors import KafkaProtocolError
@@ -11,10 +13,12 @@ from kafka.protocol.consumer import FetchRequest as OracleFetchRequest
 from kafka.protocol.consumer import FetchResponse as OracleFetchResponse
 from kafka.protocol.producer import ProduceRequest as OracleProduceRequest
 from kafka.protocol.producer import ProduceResponse as OracleProduceResponse
+from typing_extensions import Buffer
 
 from pyspark_kafkalog.protocol import fetch, produce
 from pyspark_kafkalog.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
+from tests.support.present import present
 
 PRODUCE_VERSIONS = range(produce.MAX_VERSION + 1)
 FETCH_VERSIONS = range(fetch.MAX_VERSION + 1)
@@ -27,7 +31,18 @@ IDS = {
 }
 
 
-def with_ids(items, version):
+class OfTopic(Protocol):
+    topic: str
+    topic_id: uuid.UUID | None
+
+
+_OfTopic = TypeVar("_OfTopic", bound=OfTopic)
+
+
+def with_ids(
+    items: list[_OfTopic],
+    version: int,
+) -> list[_OfTopic]:
     """From version 13 on topics have an id instead of a name."""
     if version > MAX_VERSION_WITH_NAMES:
         for item in items:
@@ -35,23 +50,23 @@ def with_ids(items, version):
     return items
 
 
-def topic_of(oracle_topic, version):
+def topic_of(oracle_topic: Any, version: int) -> Any:
     if version <= MAX_VERSION_WITH_NAMES:
         return oracle_topic.topic
     (name,) = (name for name, topic_id in IDS.items() if topic_id == oracle_topic.topic_id)
     return name
 
 
-def joined(parts):
+def joined(parts: list[Buffer]) -> bytes:
     return b"".join(bytes(part) for part in parts)
 
 
-def encoded_again(oracle, version):
+def encoded_again(oracle: Any, version: int) -> bytes:
     oracle._header = None  # what its decoder leaves unset and its encoder reads
     return bytes(oracle.encode(version=version))
 
 
-def produce_request(version):
+def produce_request(version: int) -> produce.ProduceRequest:
     return produce.ProduceRequest(
         version=version,
         transactional_id="tx-é" if version >= 3 else None,
@@ -68,11 +83,11 @@ def produce_request(version):
     )
 
 
-def oracle_topic(name, version):
+def oracle_topic(name: str, version: int) -> dict[Any, Any]:
     return {"name": name} if version <= MAX_VERSION_WITH_NAMES else {"topic_id": IDS[name]}
 
 
-def oracle_produce_request(version):
+def oracle_produce_request(version: int) -> Any:
     request = OracleProduceRequest
     return request(
         version=version,
@@ -98,22 +113,22 @@ def oracle_produce_request(version):
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_produce_request_is_written_as_the_oracle_writes_it(version):
+def test_produce_request_is_written_as_the_oracle_writes_it(version: int) -> None:
     ours = joined(produce.encode_produce_request(produce_request(version)))
     assert ours == bytes(oracle_produce_request(version).encode(version=version))
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_produce_request_is_read_back_with_its_records_uncopied(version):
+def test_produce_request_is_read_back_with_its_records_uncopied(version: int) -> None:
     body = bytearray(oracle_produce_request(version).encode(version=version))
     request = produce.decode_produce_request(memoryview(body), version)
     assert request == produce_request(version)
-    request.partitions[0].records[0] = 99
+    memoryview(present(request.partitions[0].records))[0] = 99
     assert bytes([99]) + RECORDS[1:] in bytes(body)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_produce_response_agrees_with_the_oracle(version):
+def test_produce_response_agrees_with_the_oracle(version: int) -> None:
     results = with_ids(
         [
             produce.ProducedPartition("orders", 0, 0, 42),
@@ -146,7 +161,7 @@ def test_produce_response_agrees_with_the_oracle(version):
     assert decoded.node_endpoints == response.node_endpoints
 
 
-def fetch_request(version):
+def fetch_request(version: int) -> fetch.FetchRequest:
     request = fetch.FetchRequest(
         version=version,
         max_wait_ms=500,
@@ -182,7 +197,7 @@ def fetch_request(version):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_fetch_request_agrees_with_the_oracle_both_ways(version):
+def test_fetch_request_agrees_with_the_oracle_both_ways(version: int) -> None:
     ours = bytes(fetch.encode_fetch_request(fetch_request(version)))
     oracle = OracleFetchRequest.decode(ours, version=version)
     assert oracle.max_wait_ms == 500
@@ -195,7 +210,7 @@ def test_fetch_request_agrees_with_the_oracle_both_ways(version):
     assert fetch.decode_fetch_request(memoryview(ours), version) == fetch_request(version)
 
 
-def fetch_response(version):
+def fetch_response(version: int) -> fetch.FetchResponse:
     response = fetch.FetchResponse(
         [
             fetch.FetchedPartition("orders", 0, 0, 100, RECORDS),
@@ -227,7 +242,7 @@ def fetch_response(version):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_fetch_response_agrees_with_the_oracle_both_ways(version):
+def test_fetch_response_agrees_with_the_oracle_both_ways(version: int) -> None:
     ours = joined(fetch.encode_fetch_response(fetch_response(version), version))
     oracle = OracleFetchResponse.decode(ours, version=version)
     assert [
@@ -240,7 +255,7 @@ def test_fetch_response_agrees_with_the_oracle_both_ways(version):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_fetch_agrees_with_a_second_oracle(version):
+def test_fetch_agrees_with_a_second_oracle(version: int) -> None:
     """kio: other hands, the same JSON."""
     kio = importlib.import_module("kio.serial")
     schema = importlib.import_module(f"kio.schema.fetch.v{version}")
@@ -261,15 +276,15 @@ def test_fetch_agrees_with_a_second_oracle(version):
 class Slice:
     """Stands for the broker's slice of a segment file: it has a length and is never read."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 1_000_000_000
 
 
-def test_fetch_response_passes_sized_objects_through():
+def test_fetch_response_passes_sized_objects_through() -> None:
     found = Slice()
     response = fetch.FetchResponse([fetch.FetchedPartition("orders", 0, 0, 100, found)])
     parts = fetch.encode_fetch_response(response, 12)
-    assert parts[1] is found
+    assert parts[1] is found  # type: ignore[comparison-overlap]
     assert bytes(parts[0]).endswith(bytes([0x81, 0x94, 0xEB, 0xDC, 0x03]))
 
 
@@ -288,7 +303,9 @@ def test_fetch_response_passes_sized_objects_through():
         for v in (0, 7, 12, 18)
     ],
 )
-def test_every_cut_and_every_flipped_byte_is_read_or_refused(decode, encoded, version):
+def test_every_cut_and_every_flipped_byte_is_read_or_refused(
+    decode: Callable[[memoryview, int], object], encoded: bytes, version: int
+) -> None:
     for size in range(len(encoded)):
         try:
             decode(memoryview(encoded[:size]), version)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pyspark_kafkalog.protocol.properties_text import format_properties, parse_properties
 
 
-def test_reads_what_java_reads():
+def test_reads_what_java_reads() -> None:
     text = (
         "# comment\n! another\n\n"
         "a=1\n  b = 2 \nc:3\nd 4\ne\n"
@@ -31,5 +31,5 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(TEXTS.filter(bool), TEXTS))
-def test_reads_back_what_it_writes(entries):
+def test_reads_back_what_it_writes(entries: dict[str, str]) -> None:
     assert parse_properties(format_properties(entries)) == entries

@@ -1,12 +1,20 @@
 """A cluster that is a dictionary: what the planning of reads asks, without a broker."""
 
+from collections.abc import Iterable
 from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
-from kafka.structs import OffsetAndTimestamp
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.source.offsets import EARLIEST, LATEST
+
+
+def as_cluster(cluster: "FakeCluster") -> Cluster:
+    """As what it stands for."""
+    return cast(Cluster, cluster)
 
 
 class FakeCluster:
@@ -17,25 +25,27 @@ class FakeCluster:
     hears of it when it asks for topics again.
     """
 
-    def __init__(self, **logs):
+    def __init__(self, **logs: list[tuple[int, int]]) -> None:
         self.logs = {name.replace("_", "-"): bounds for name, bounds in logs.items()}
         self.closed = False
-        self.topic_ids = {}
-        self._heard = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self._heard: dict[str, UUID] = {}
         self.config = SimpleNamespace(request_timeout_ms=30_000, isolation_level=0)
-        self.stable = {}
+        self.stable: dict[TopicPartition, int] = {}
 
-    def topics(self, names=None):
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, list[int]]:
         if missing := [name for name in names or () if name not in self.logs]:
             raise UnknownTopicError(f"no topic {missing[0]}")
         wanted = self.logs if names is None else names
         self._heard |= {name: one for name, one in self.topic_ids.items() if name in wanted}
         return {name: list(range(len(self.logs[name]))) for name in wanted}
 
-    def topic_id(self, topic):
+    def topic_id(self, topic: str) -> UUID | None:
         return self._heard.get(topic)
 
-    def list_offsets(self, partitions, timestamp, isolation=None):
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if timestamp >= 0:
             return self._offsets_at_time(partitions, timestamp)
         end = {EARLIEST: 0, LATEST: 1}[timestamp]
@@ -52,7 +62,9 @@ class FakeCluster:
             }
         return {each: OffsetAndTimestamp(offset, -1, -1) for each, offset in found.items()}
 
-    def _offsets_at_time(self, partitions, timestamp):
+    def _offsets_at_time(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         found = {}
         for topic_partition in partitions:
             earliest, latest = self.logs[topic_partition.topic][topic_partition.partition]
@@ -61,10 +73,10 @@ class FakeCluster:
                 found[topic_partition] = OffsetAndTimestamp(offset, offset * 1000, -1)
         return found
 
-    def refresh(self, topics=None):
+    def refresh(self, topics: Iterable[str] | None = None) -> None:
         self.topics(topics)
 
-    def close(self):
+    def close(self) -> None:
         self.closed = True
 
 
@@ -73,12 +85,14 @@ class Recreated(FakeCluster):
     then ends at `end`. Unless the client `hears` of it, the next leader answers as if nothing was.
     """
 
-    def __init__(self, end, at=LATEST, times=1, hears=False):
+    def __init__(self, end: int, at: int = LATEST, times: int = 1, hears: bool = False) -> None:
         super().__init__(orders=[(500, 600)], payments=[(0, 1)])
         self.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=7)}
         self.end, self.at, self.times, self.hears = end, at, times, hears
 
-    def list_offsets(self, partitions, timestamp, isolation=None):
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if self.times and timestamp == self.at:
             self.times -= 1
             self.logs["orders"] = [(0, self.end)]

@@ -3,6 +3,8 @@
 import json
 import logging
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow.fs
 import pytest
@@ -15,11 +17,11 @@ FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
 
 
 @pytest.fixture
-def plan(tmp_path):
+def plan(tmp_path: Path) -> Callable[..., str]:
     """`plan(batch, *sources)` notes down a micro-batch, and returns what it was planned from."""
     (tmp_path / "offsets").mkdir()
 
-    def note(batch, *sources, time_ms=1000):
+    def note(batch: int, *sources: dict[str, dict[str, int]] | str, time_ms: int = 1000) -> str:
         lines = [each if isinstance(each, str) else json.dumps(each) for each in sources]
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_ms, "conf": {"a": "b"}}
         text = "\n".join(["v1", json.dumps(metadata), *lines])
@@ -29,14 +31,14 @@ def plan(tmp_path):
     return note
 
 
-def test_a_batch_planned_anew_from_the_same_offsets_is_the_same(plan):
+def test_a_batch_planned_anew_from_the_same_offsets_is_the_same(plan: Callable[..., str]) -> None:
     plan(0, FIRST)
     once = plan(1, SECOND)
     again = {"a": {"1": 7, "0": 9}}
     assert once == plan(1, again, time_ms=2000)
 
 
-def test_other_ends_and_other_starts_are_another_batch(plan):
+def test_other_ends_and_other_starts_are_another_batch(plan: Callable[..., str]) -> None:
     plan(0, FIRST)
     once = plan(1, SECOND)
     assert once != plan(1, {"a": {"0": 9, "1": 8}})
@@ -46,7 +48,9 @@ def test_other_ends_and_other_starts_are_another_batch(plan):
     assert once != plan(1, SECOND)
 
 
-def test_the_first_batch_is_the_same_only_with_its_file_since_nothing_says_where_it_begins(plan):
+def test_the_first_batch_is_the_same_only_with_its_file_since_nothing_says_where_it_begins(
+    plan: Callable[..., str],
+) -> None:
     assert plan(0, FIRST) == plan(0, FIRST)
     assert plan(0, FIRST) != plan(0, FIRST, time_ms=2000)
 
@@ -55,7 +59,9 @@ def test_the_first_batch_is_the_same_only_with_its_file_since_nothing_says_where
     "source",
     ['{"logOffset":3}', "7", "-", "{}", '{"a":{}}', '{"a":{"0":true}}', '{"a":{"x":1}}', "[1]"],
 )
-def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(plan, source):
+def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(
+    plan: Callable[..., str], source: str
+) -> None:
     plan(0, FIRST, source)
     once = plan(1, SECOND, source)
     assert once
@@ -63,24 +69,26 @@ def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(pla
     assert once != plan(1, SECOND, source, time_ms=2000)
 
 
-def test_a_source_that_had_nothing_before_is_told_by_its_file(plan):
+def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:
     plan(0, "-", FIRST)
     assert plan(1, FIRST, SECOND) != plan(1, FIRST, SECOND, time_ms=2000)
 
 
-def test_rows_that_state_has_a_part_in_depend_on_the_time(plan, tmp_path):
+def test_rows_that_state_has_a_part_in_depend_on_the_time(
+    plan: Callable[..., str], tmp_path: Path
+) -> None:
     plan(0, FIRST)
     (tmp_path / "state").mkdir()
     assert plan(1, SECOND) == plan(1, SECOND)
     assert plan(1, SECOND) != plan(1, SECOND, time_ms=2000)
 
 
-def test_a_batch_that_reads_nothing_is_told_by_its_file(plan):
+def test_a_batch_that_reads_nothing_is_told_by_its_file(plan: Callable[..., str]) -> None:
     plan(0, FIRST)
     assert plan(1, FIRST) != plan(1, FIRST, time_ms=2000)
 
 
-def test_what_cannot_be_read_is_not_known(plan, tmp_path):
+def test_what_cannot_be_read_is_not_known(plan: Callable[..., str], tmp_path: Path) -> None:
     plan(1, SECOND)
     for place, batch in [
         (None, 1),
@@ -92,7 +100,9 @@ def test_what_cannot_be_read_is_not_known(plan, tmp_path):
         assert planned_from(place, batch) == ""
 
 
-def test_hadoops_names_of_a_directory_are_the_same_place(plan, tmp_path, monkeypatch):
+def test_hadoops_names_of_a_directory_are_the_same_place(
+    plan: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan(0, FIRST)
     found = plan(1, SECOND)
     assert found == planned_from(f"file:{tmp_path}", 1) == planned_from(f"file://{tmp_path}", 1)
@@ -100,7 +110,7 @@ def test_hadoops_names_of_a_directory_are_the_same_place(plan, tmp_path, monkeyp
     assert found == planned_from(tmp_path.name, 1)
 
 
-def test_the_id_of_a_query_is_in_its_checkpoint(tmp_path):
+def test_the_id_of_a_query_is_in_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"some-id"}')
     for place in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
         assert query_id_at(place) == "some-id"
@@ -113,7 +123,7 @@ def test_the_id_of_a_query_is_in_its_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a space", "per%20cent", "ques?tion", "hash#tag", "a:b", "ü"])
-def test_a_url_has_the_path_that_hadoop_takes_it_for(tmp_path, name):
+def test_a_url_has_the_path_that_hadoop_takes_it_for(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name
     (directory / "offsets").mkdir(parents=True)
     (directory / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(FIRST)}")
@@ -123,7 +133,7 @@ def test_a_url_has_the_path_that_hadoop_takes_it_for(tmp_path, name):
         assert query_id_at(place) == "some-id"
 
 
-def test_sources_may_have_names(plan, tmp_path):
+def test_sources_may_have_names(plan: Callable[..., str], tmp_path: Path) -> None:
     ends = [json.dumps(each) for each in (FIRST, SECOND)]
     plan(0, *ends)
     once = batch_plan(str(tmp_path), 0).ends
@@ -133,11 +143,11 @@ def test_sources_may_have_names(plan, tmp_path):
 
 
 @pytest.fixture
-def stuck(monkeypatch):
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A file system that never says that it cannot be reached; how often it was asked."""
     asked, released = [], threading.Event()
 
-    def from_uri(url):
+    def from_uri(url: str) -> None:
         asked.append(url)
         released.wait()
         raise OSError("released")
@@ -149,7 +159,9 @@ def stuck(monkeypatch):
     released.set()
 
 
-def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(stuck, caplog):
+def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(
+    stuck: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for batch in range(3):
@@ -165,8 +177,10 @@ def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(stuck, caplo
     assert len(stuck) == 3
 
 
-def test_a_file_that_is_missing_says_nothing_of_its_file_system(monkeypatch):
-    def from_uri(url):
+def test_a_file_that_is_missing_says_nothing_of_its_file_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def from_uri(url: str) -> None:
         raise FileNotFoundError(url)
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", type("Empty", (), {"from_uri": from_uri}))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -15,15 +16,16 @@ from pyspark_kafkalog.source.datasource import requested_columns
 READ = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
 
-def source(**options):
-    return DefaultSource(CaseInsensitiveDict({**READ, **options}))
+def source(**options: str) -> DefaultSource:
+    given: Any = CaseInsensitiveDict({**READ, **options})
+    return DefaultSource(given)
 
 
-def test_its_name_is_the_format():
+def test_its_name_is_the_format() -> None:
     assert DefaultSource.name() == "kafkalog"
 
 
-def test_the_schema_is_the_decoders():
+def test_the_schema_is_the_decoders() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     plain, full = source().schema(), source(includeHeaders="true").schema()
@@ -31,12 +33,12 @@ def test_the_schema_is_the_decoders():
     assert to_arrow_schema(full, timezone="UTC").equals(row_schema(tuple(COLUMN_TYPES)))
 
 
-def test_options_are_checked_when_the_schema_is_asked_for():
+def test_options_are_checked_when_the_schema_is_asked_for() -> None:
     with pytest.raises(InvalidOptionError, match="failOnDataLoss"):
         source(failOnDataLoss="perhaps").schema()
 
 
-def test_a_users_schema_prunes_and_orders_the_columns():
+def test_a_users_schema_prunes_and_orders_the_columns() -> None:
     schema = StructType([StructField("offset", LongType()), StructField("key", BinaryType())])
     assert requested_columns(schema) == ["offset", "key"]
     assert requested_columns(source(includeHeaders="true").schema()) == list(COLUMN_TYPES)
@@ -51,12 +53,12 @@ def test_a_users_schema_prunes_and_orders_the_columns():
         (StructField("headers", ArrayType(StringType())), "headers as array<string>; it is array"),
     ],
 )
-def test_a_users_schema_must_fit(field, problem):
+def test_a_users_schema_must_fit(field: StructField, problem: str) -> None:
     with pytest.raises(InvalidOptionError, match=problem):
         requested_columns(StructType([field]))
 
 
-def test_a_users_schema_names_each_column_once_and_at_least_one():
+def test_a_users_schema_names_each_column_once_and_at_least_one() -> None:
     value = StructField("value", BinaryType())
     with pytest.raises(InvalidOptionError, match="names a column twice: value, value"):
         requested_columns(StructType([value, value]))
@@ -64,9 +66,9 @@ def test_a_users_schema_names_each_column_once_and_at_least_one():
         requested_columns(StructType())
 
 
-def test_a_stream_that_is_refused_says_so_when_it_is_asked_and_ends_in_peace():
+def test_a_stream_that_is_refused_says_so_when_it_is_asked_and_ends_in_peace() -> None:
     refused = source(endingOffsets="latest")
-    reader = refused.streamReader(refused.schema())
+    reader: Any = refused.streamReader(refused.schema())
     for ask in (
         reader.initialOffset,
         reader.prepareForTriggerAvailableNow,
@@ -80,12 +82,12 @@ def test_a_stream_that_is_refused_says_so_when_it_is_asked_and_ends_in_peace():
     reader.stop()
 
 
-def test_a_topic_cannot_be_overwritten():
+def test_a_topic_cannot_be_overwritten() -> None:
     with pytest.raises(InvalidOptionError, match=r'use mode\("append"\)'):
         source().writer(StructType([StructField("value", BinaryType())]), overwrite=True)
 
 
-def test_finding_the_source_imports_neither_the_client_nor_arrow():
+def test_finding_the_source_imports_neither_the_client_nor_arrow() -> None:
     heavy = "('kafka', 'pyarrow', 'pyspark_kafkalog.client', 'pyspark_kafkalog.arrow')"
     find = (
         "import sys, pyspark_kafkalog; pyspark_kafkalog.DefaultSource.name(); "

@@ -82,7 +82,9 @@ def left_open(
     return decision
 
 
-def test_a_decision_comes_back_as_it_was_made(log, transactions, leader):
+def test_a_decision_comes_back_as_it_was_made(
+    log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     assert log.newest() is None
     made = Decision("query", 5, TASKS, 30, ("settled 0", "settled 1"), "planned")
     decided = log.decide(made, transactions, leader)
@@ -92,14 +94,22 @@ def test_a_decision_comes_back_as_it_was_made(log, transactions, leader):
     assert decided.digests == Counter(["digest 0", "digest 1", "settled 0", "settled 1"])
 
 
-def test_who_comes_later_finds_the_newest(cluster, log, transactions, leader, prefix):
+def test_who_comes_later_finds_the_newest(
+    cluster: Cluster,
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    prefix: str,
+) -> None:
     for number in range(3):
         leader = transactions.begin(leader.transactional_id, TIMEOUT_MS)
         decided = log.decide(Decision("query", number, TASKS), transactions, leader)
         assert log.newest() == DecisionLog(cluster, prefix).newest() == decided
 
 
-def test_a_decision_that_was_aborted_does_not_count(cluster, log, transactions, leader):
+def test_a_decision_that_was_aborted_does_not_count(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     left_open(cluster, log, transactions, leader)
     transactions.end(leader, commit=False)
     assert log.newest() is None
@@ -219,7 +229,12 @@ def test_who_was_told_an_old_end_of_the_log_decides_nothing(
     assert log.newest() == decided
 
 
-def test_a_driver_whose_clock_is_ahead_decides(log, transactions, leader, monkeypatch):
+def test_a_driver_whose_clock_is_ahead_decides(
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tomorrow_ns = time.time_ns() + 24 * 3600 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: tomorrow_ns)
     log.begin()
@@ -228,7 +243,9 @@ def test_a_driver_whose_clock_is_ahead_decides(log, transactions, leader, monkey
     assert log.newest() == replace(decided, is_done=True)
 
 
-def test_what_was_noted_since_is_no_decision(log, transactions, leader, prefix):
+def test_what_was_noted_since_is_no_decision(
+    log: DecisionLog, transactions: Transactions, leader: ProducerIdentity, prefix: str
+) -> None:
     decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
     assert log.newest() == decided
     log.mark_done(decided)
@@ -238,7 +255,9 @@ def test_what_was_noted_since_is_no_decision(log, transactions, leader, prefix):
     assert log.newest() == next_one
 
 
-def test_a_decision_that_was_fenced_does_not_count(cluster, log, transactions, leader):
+def test_a_decision_that_was_fenced_does_not_count(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     left_open(cluster, log, transactions, leader)
     successor = transactions.begin(leader.transactional_id, TIMEOUT_MS)
     assert log.newest() is None
@@ -247,8 +266,12 @@ def test_a_decision_that_was_fenced_does_not_count(cluster, log, transactions, l
 
 
 def test_a_decision_whose_transaction_is_open_does_not_count_yet(
-    cluster, log, transactions, leader, prefix
-):
+    cluster: Cluster,
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    prefix: str,
+) -> None:
     open_one = left_open(cluster, log, transactions, leader)
     assert log.newest() is None
     stranger = transactions.begin(f"{prefix}-stranger", TIMEOUT_MS)
@@ -265,14 +288,18 @@ def test_a_decision_whose_transaction_is_open_does_not_count_yet(
     assert log.newest() == both[0]
 
 
-def test_who_was_replaced_decides_nothing(log, transactions, leader):
+def test_who_was_replaced_decides_nothing(
+    log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     transactions.begin(leader.transactional_id, TIMEOUT_MS)
     with pytest.raises((InvalidProducerEpochError, ProducerFencedError)):
         log.decide(Decision("query", 5, TASKS), transactions, leader)
     assert log.newest() is None
 
 
-def test_a_decision_is_done_when_that_is_noted_of_it_and_of_no_other(log, transactions, leader):
+def test_a_decision_is_done_when_that_is_noted_of_it_and_of_no_other(
+    log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     first = log.decide(Decision("query", 5, TASKS), transactions, leader)
     log.mark_done(replace(first, id="another"))
     assert log.newest() == first
@@ -284,7 +311,9 @@ def test_a_decision_is_done_when_that_is_noted_of_it_and_of_no_other(log, transa
     assert log.newest() == second
 
 
-def test_a_decision_is_found_however_much_was_noted_after_it(cluster, log, transactions, leader):
+def test_a_decision_is_found_however_much_was_noted_after_it(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     decided = log.decide(Decision("query", 5, TASKS), transactions, leader)
     for number in range(40):
         log.mark_done(replace(decided, id=str(number)))
@@ -293,7 +322,7 @@ def test_a_decision_is_found_however_much_was_noted_after_it(cluster, log, trans
     )
 
 
-def test_a_beginning_is_remembered(cluster, log, prefix):
+def test_a_beginning_is_remembered(cluster: Cluster, log: DecisionLog, prefix: str) -> None:
     assert log.newest() is None
     assert not log.has_begun
     log.begin()
@@ -304,7 +333,9 @@ def test_a_beginning_is_remembered(cluster, log, prefix):
         assert each.has_begun
 
 
-def test_decisions_are_small_however_many_tasks_there_are(cluster, log, transactions, leader):
+def test_decisions_are_small_however_many_tasks_there_are(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
     before = cluster.list_offsets([log._partition], -1)[log._partition].offset
     many = tuple(replace(TASKS[0], digest=f"{number:016x}") for number in range(1000))
     decided = log.decide(Decision("query", 5, many), transactions, leader)
@@ -318,14 +349,21 @@ def version_of(number: Any) -> Any:
     return lambda decision: to_json(decision) | {"version": number}
 
 
-def test_a_format_that_is_not_known_is_not_guessed_at(log, transactions, leader, monkeypatch):
+def test_a_format_that_is_not_known_is_not_guessed_at(
+    log: DecisionLog,
+    transactions: Transactions,
+    leader: ProducerIdentity,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(decisions, "_to_json", version_of(3))
     log.decide(Decision("query", 5, TASKS), transactions, leader)
     with pytest.raises(TransactionError, match="version 3, which this release does not read"):
         log.newest()
 
 
-def test_the_topic_keeps_the_newest_for_ever_and_is_created_once(cluster, prefix):
+def test_the_topic_keeps_the_newest_for_ever_and_is_created_once(
+    cluster: Cluster, prefix: str
+) -> None:
     log = DecisionLog(cluster, prefix)
     with pytest.raises(UnknownTopicError):
         log.newest()
@@ -338,7 +376,7 @@ def test_the_topic_keeps_the_newest_for_ever_and_is_created_once(cluster, prefix
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_a_topic_that_would_forget_is_refused(cluster, prefix, policy):
+def test_a_topic_that_would_forget_is_refused(cluster: Cluster, prefix: str, policy: str) -> None:
     admin.create_topic(cluster, decisions_topic(prefix), 1, 1, {"cleanup.policy": policy})
     log = DecisionLog(cluster, prefix)
     log.create()

@@ -2,11 +2,18 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from pyspark_kafkalog.source.lag_listener import LagListener, QueryLag
 
 
-def progress(*sources, name="landing", batch_id=3):
+def progress(
+    *sources: tuple[object, object],
+    name: str | None = "landing",
+    batch_id: int = 3,
+) -> Any:
     documents = [
         SimpleNamespace(endOffset=json.dumps(end), latestOffset=json.dumps(latest))
         for end, latest in sources
@@ -16,8 +23,8 @@ def progress(*sources, name="landing", batch_id=3):
     )
 
 
-def test_what_lies_between_the_batch_and_the_end_of_the_topics_is_the_lag():
-    told = []
+def test_what_lies_between_the_batch_and_the_end_of_the_topics_is_the_lag() -> None:
+    told: list[QueryLag] = []
     LagListener(told.append).onQueryProgress(
         progress(
             ({"orders": {"0": 5, "1": 7}}, {"orders": {"0": 9, "1": 7, "2": 4}}),
@@ -29,16 +36,18 @@ def test_what_lies_between_the_batch_and_the_end_of_the_topics_is_the_lag():
     assert str(told[0]) == "query landing, batch 3: 9 offsets behind"
 
 
-def test_other_sources_have_no_lag():
-    told = []
+def test_other_sources_have_no_lag() -> None:
+    told: list[QueryLag] = []
     listener = LagListener(told.append)
     listener.onQueryProgress(progress((17, 18), ({"logOffset": 1}, {"logOffset": 2}), (None, None)))
     listener.onQueryProgress(progress())
     assert told == []
 
 
-def test_what_is_told_may_fail_and_a_query_without_a_name_has_its_id(caplog):
-    def fail(lag):
+def test_what_is_told_may_fail_and_a_query_without_a_name_has_its_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(lag: QueryLag) -> None:
         raise RuntimeError(f"no room for {lag}")
 
     source = ({"orders": {"0": 5}}, {"orders": {"0": 9}})

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,11 +39,11 @@ offsets_by_partition = st.dictionaries(
 @pytest.mark.parametrize(
     ("text", "symbol"), [("earliest", EARLIEST), ("Latest", LATEST), (" latest\n", LATEST)]
 )
-def test_words_are_read_in_any_case(text, symbol):
+def test_words_are_read_in_any_case(text: str, symbol: int) -> None:
     assert parse_offset_limit("startingOffsets", text) == OffsetLimit(everywhere=symbol)
 
 
-def test_json_names_an_offset_for_each_partition():
+def test_json_names_an_offset_for_each_partition() -> None:
     limit = parse_offset_limit("startingOffsets", '{"a":{"0":23,"1":-1},"b":{"0":-2}}')
     assert limit.by_partition == {A0: 23, A1: LATEST, B0: EARLIEST}
     assert limit.named_offsets() == {A0: 23}
@@ -50,7 +51,7 @@ def test_json_names_an_offset_for_each_partition():
     assert limit.mentions(EARLIEST)
 
 
-def test_json_names_a_word_for_all_partitions_of_a_topic():
+def test_json_names_a_word_for_all_partitions_of_a_topic() -> None:
     limit = parse_offset_limit("startingOffsets", '{"a":"Earliest","b":{"0":3},"c":"latest"}')
     assert limit == OffsetLimit(by_partition={B0: 3}, by_topic={"a": EARLIEST, "c": LATEST})
     assert limit.mentions(LATEST)
@@ -80,7 +81,7 @@ def test_json_names_a_word_for_all_partitions_of_a_topic():
         ('{"a":{"0":23}}', OffsetLimit(by_partition={A0: 23})),
     ],
 )
-def test_a_start_may_be_counted_back(text, limit):
+def test_a_start_may_be_counted_back(text: str, limit: RelativeLimit | OffsetLimit) -> None:
     assert parse_start("startingOffsets", text) == limit
 
 
@@ -97,7 +98,7 @@ def test_a_start_may_be_counted_back(text, limit):
         ("-" + "9" * 16, "is malformed"),
     ],
 )
-def test_what_may_mean_two_things_or_none_is_refused(text, says):
+def test_what_may_mean_two_things_or_none_is_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidOptionError, match=says):
         parse_start("startingOffsets", text)
 
@@ -124,7 +125,9 @@ def test_what_may_mean_two_things_or_none_is_refused(text, says):
         ("[" * 100_000, "nested too deep"),
     ],
 )
-def test_malformed_offsets_name_the_option_the_place_and_an_example(text, problem):
+def test_malformed_offsets_name_the_option_the_place_and_an_example(
+    text: str, problem: str
+) -> None:
     with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
         parse_offset_limit("endingOffsets", text)
     assert "endingOffsets" in str(caught.value)
@@ -132,7 +135,7 @@ def test_malformed_offsets_name_the_option_the_place_and_an_example(text, proble
     assert len(str(caught.value)) < 600
 
 
-def test_json_names_a_time_for_each_partition():
+def test_json_names_a_time_for_each_partition() -> None:
     assert parse_times("o", '{"a":{"0":0,"1":1700000000000}}') == {A0: 0, A1: 1_700_000_000_000}
 
 
@@ -146,14 +149,14 @@ def test_json_names_a_time_for_each_partition():
         ("{}", "it names no partition"),
     ],
 )
-def test_malformed_times_name_the_option_the_place_and_an_example(text, problem):
+def test_malformed_times_name_the_option_the_place_and_an_example(text: str, problem: str) -> None:
     with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
         parse_times("endingOffsetsByTimestamp", text)
     assert "Option endingOffsetsByTimestamp is malformed" in str(caught.value)
     assert 'Expected e.g. {"topicA":{"0":1700000000000,' in str(caught.value)
 
 
-def test_an_assignment_is_sorted_and_without_repetitions():
+def test_an_assignment_is_sorted_and_without_repetitions() -> None:
     assert parse_assignment("assign", '{"b":[0],"a":[1,0,1]}') == (A0, A1, B0)
 
 
@@ -167,18 +170,18 @@ def test_an_assignment_is_sorted_and_without_repetitions():
         ('{"a":[0', "line 1 column 8"),
     ],
 )
-def test_malformed_assignments_name_the_place_and_an_example(text, problem):
+def test_malformed_assignments_name_the_place_and_an_example(text: str, problem: str) -> None:
     with pytest.raises(InvalidOptionError, match=re.escape(problem)) as caught:
         parse_assignment("assign", text)
     assert '{"topicA":[0,1],"topicB":[2,4]}' in str(caught.value)
 
 
 @given(offsets_by_partition)
-def test_the_checkpoint_form_reads_back(offsets):
+def test_the_checkpoint_form_reads_back(offsets: dict[Any, int]) -> None:
     assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
 
 
-def test_the_checkpoint_form_is_sparks_and_sorted_by_number():
+def test_the_checkpoint_form_is_sparks_and_sorted_by_number() -> None:
     offsets = {B0: 3, TopicPartition("a", 10): 2, TopicPartition("a", 9): 1}
     assert json.dumps(to_json(offsets)) == '{"a": {"9": 1, "10": 2}, "b": {"0": 3}}'
 
@@ -192,17 +195,17 @@ def test_the_checkpoint_form_is_sparks_and_sorted_by_number():
         (OffsetLimit(by_partition={A0: EARLIEST, A1: 0}), {A0: 5, A1: 0}),
     ],
 )
-def test_earliest_and_latest_are_looked_up(limit, resolved):
+def test_earliest_and_latest_are_looked_up(limit: OffsetLimit, resolved: dict[Any, int]) -> None:
     assert resolve("startingOffsets", limit, [A0, A1], BOUNDS) == resolved
 
 
 @pytest.mark.parametrize("named", [{A0: 1}, {A0: 1, A1: 1, B0: 1}, {A0: 1, B0: 1}])
-def test_json_must_name_exactly_the_partitions_that_are_read(named):
+def test_json_must_name_exactly_the_partitions_that_are_read(named: dict[Any, int]) -> None:
     with pytest.raises(InvalidOptionError, match="startingOffsets must name every partition"):
         resolve("startingOffsets", OffsetLimit(by_partition=named), [A0, A1], BOUNDS)
 
 
-def test_data_loss_fails_or_is_logged(caplog):
+def test_data_loss_fails_or_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError, match=r"a-0 is gone.*failOnDataLoss to\s+false"):
         report_data_loss("Partition a-0 is gone.", fail_on_data_loss=True)
     assert not caplog.records
@@ -210,6 +213,6 @@ def test_data_loss_fails_or_is_logged(caplog):
     assert "Partition a-0 is gone." in caplog.text
 
 
-def test_many_partitions_are_described_briefly():
+def test_many_partitions_are_described_briefly() -> None:
     assert describe([B0, A1]) == "a-1, b-0"
     assert describe(TopicPartition("t", n) for n in range(12)).endswith("t-9 and 2 more")

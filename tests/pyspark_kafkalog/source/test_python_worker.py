@@ -7,12 +7,12 @@ from tests.pyspark_kafkalog.client.scripted import INIT_PRODUCER_ID
 from tests.pyspark_kafkalog.client.test_producer import T0, LogBroker, one_batch
 
 
-def test_a_producers_id_is_kept_as_long_as_its_connections_are():
+def test_a_producers_id_is_kept_as_long_as_its_connections_are() -> None:
     """After a lost one the broker may be another, which has given the id to somebody else."""
     with LogBroker() as broker:
         config = broker.config()
 
-        def write(text):
+        def write(text: str) -> None:
             with kept_producer(config) as producer:
                 producer.send(T0, one_batch(text))
 

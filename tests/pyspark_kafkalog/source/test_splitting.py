@@ -4,6 +4,9 @@ The pieces are those of Spark 4.2.0's connector, whose own class gave the same i
 cases when this was written.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,17 +15,19 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.splitting import Splitting, plan_tasks, share_tasks, split_ranges
 
 
-def ranges_of(*sizes):
+def ranges_of(*sizes: int) -> list[Any]:
     return [OffsetRange("orders", number, 5, 5 + size) for number, size in enumerate(sizes)]
 
 
-def split(sizes, min_partitions=None, max_records=None):
+def split(
+    sizes: Sequence[int], min_partitions: int | None = None, max_records: int | None = None
+) -> list[Any]:
     """The (partition, size) of each piece."""
     pieces = split_ranges(ranges_of(*sizes), Splitting(min_partitions, max_records))
     return [(piece.partition, piece.offset_count) for piece in pieces]
 
 
-def test_nothing_is_split_unless_asked_for():
+def test_nothing_is_split_unless_asked_for() -> None:
     assert split([5, 0, 7]) == [(0, 5), (2, 7)]
 
 
@@ -41,7 +46,9 @@ def test_nothing_is_split_unless_asked_for():
         ([10, 10, 10], 4, [(0, 10), (1, 10), (2, 10)]),
     ],
 )
-def test_a_least_number_of_tasks_splits_the_large_ranges(sizes, min_partitions, pieces):
+def test_a_least_number_of_tasks_splits_the_large_ranges(
+    sizes: list[int], min_partitions: int, pieces: list[tuple[int, int]]
+) -> None:
     assert split(sizes, min_partitions) == pieces
 
 
@@ -53,11 +60,13 @@ def test_a_least_number_of_tasks_splits_the_large_ranges(sizes, min_partitions, 
         ([3], 1, [(0, 1), (0, 1), (0, 1)]),
     ],
 )
-def test_a_most_for_each_task_cuts_equal_pieces(sizes, max_records, pieces):
+def test_a_most_for_each_task_cuts_equal_pieces(
+    sizes: list[int], max_records: int, pieces: list[tuple[int, int]]
+) -> None:
     assert split(sizes, max_records=max_records) == pieces
 
 
-def test_both_first_cut_by_the_most_and_then_up_to_the_least():
+def test_both_first_cut_by_the_most_and_then_up_to_the_least() -> None:
     assert split([10, 4], min_partitions=3, max_records=5) == [(0, 5), (0, 5), (1, 4)]
     more = split([8, 8], min_partitions=8, max_records=4)
     assert more == [(0, 2)] * 4 + [(1, 2)] * 4
@@ -70,7 +79,9 @@ def test_both_first_cut_by_the_most_and_then_up_to_the_least():
     st.none() | st.integers(1, 50),
     st.none() | st.integers(1, 500),
 )
-def test_the_pieces_are_the_whole(sizes, min_partitions, max_records):
+def test_the_pieces_are_the_whole(
+    sizes: list[int], min_partitions: int | None, max_records: int | None
+) -> None:
     ranges = ranges_of(*sizes)
     pieces = split_ranges(ranges, Splitting(min_partitions, max_records))
     assert pieces == sorted(pieces)
@@ -82,13 +93,13 @@ def test_the_pieces_are_the_whole(sizes, min_partitions, max_records):
     ]
 
 
-def shared(sizes, *limits):
+def shared(sizes: list[Any], *limits: int) -> list[Any]:
     return [
         [piece.offset_count for piece in task] for task in share_tasks(ranges_of(*sizes), *limits)
     ]
 
 
-def test_short_ranges_share_a_task_and_long_ones_have_their_own():
+def test_short_ranges_share_a_task_and_long_ones_have_their_own() -> None:
     assert shared([3, 0, 4, 3, 1, 20, 2], 9, 10) == [[3, 4, 3], [1], [20], [2]]
     assert shared([1] * 7, 3, 10) == [[1, 1, 1], [1, 1, 1], [1]]
     assert shared([5, 5, 5], 1) == [[5], [5], [5]]
@@ -101,7 +112,9 @@ def test_short_ranges_share_a_task_and_long_ones_have_their_own():
     st.none() | st.integers(1, 50_000),
     st.integers(1, 20),
 )
-def test_tasks_have_all_the_pieces_in_order_and_no_more_than_they_may(sizes, least, most, shares):
+def test_tasks_have_all_the_pieces_in_order_and_no_more_than_they_may(
+    sizes: list[int], least: int | None, most: int | None, shares: int
+) -> None:
     splitting = Splitting(least, most, shares)
     pieces = split_ranges(ranges_of(*sizes), splitting)
     tasks = plan_tasks(ranges_of(*sizes), splitting)

@@ -20,7 +20,7 @@ OVERHEAD_BYTES = 9
 
 
 @pytest.mark.parametrize("limit_bytes", [100_000, 600_000])
-def test_micro_batches_are_about_as_large_as_they_may_be(limit_bytes):
+def test_micro_batches_are_about_as_large_as_they_may_be(limit_bytes: int) -> None:
     with EmbeddedBroker() as broker:
         config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
         with Cluster(config) as cluster, Producer(cluster) as producer:

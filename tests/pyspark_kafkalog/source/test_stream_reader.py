@@ -1,11 +1,14 @@
 """What a stream plans to read, batch by batch, against a cluster that is a dictionary."""
 
 import pickle
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import pytest
 from kafka.errors import UnknownMemberIdError
 from kafka.structs import TopicPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -13,6 +16,8 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import (
     DataLossError,
     InvalidOptionError,
@@ -20,7 +25,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source import group_progress, stream_reader
-from pyspark_kafkalog.source.offsets import to_json
+from pyspark_kafkalog.source.offsets import Offsets, to_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
@@ -32,13 +37,13 @@ FROM_THE_BEGINNING = '{"orders":{"0":5,"1":0}}'
 
 
 @pytest.fixture
-def cluster(monkeypatch):
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster(orders=[(5, 10), (0, 20)])
     monkeypatch.setattr(stream_reader, "Cluster", lambda config: fake)
     return fake
 
 
-def reader(**options):
+def reader(**options: str | None) -> KafkalogStreamReader:
     quick = {"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "5"}
     read = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
     given = {**read, **quick, **options}
@@ -46,11 +51,11 @@ def reader(**options):
     return KafkalogStreamReader(stream_options(chosen), ["value"])
 
 
-def ranges(partitions):
+def ranges(partitions: list[InputPartition]) -> list[Any]:
     return [piece for partition in partitions for piece in partition.value.ranges]
 
 
-def test_the_initial_offset_is_the_same_each_time_it_is_asked_for(cluster):
+def test_the_initial_offset_is_the_same_each_time_it_is_asked_for(cluster: FakeCluster) -> None:
     stream = reader()
     initial = stream.initialOffset()
     assert initial == {"orders": {"0": 10, "1": 20}}
@@ -58,7 +63,7 @@ def test_the_initial_offset_is_the_same_each_time_it_is_asked_for(cluster):
     assert stream.initialOffset() == initial
 
 
-def test_a_query_that_starts_at_the_latest_offsets_first_records_them(cluster):
+def test_a_query_that_starts_at_the_latest_offsets_first_records_them(cluster: FakeCluster) -> None:
     stream = reader()
     initial = stream.initialOffset()
     cluster.logs["orders"] = [(5, 12), (0, 20)]
@@ -69,7 +74,7 @@ def test_a_query_that_starts_at_the_latest_offsets_first_records_them(cluster):
     assert ranges(stream.partitions(initial, end)) == [OffsetRange("orders", 0, 10, 12)]
 
 
-def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster):
+def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster: FakeCluster) -> None:
     recorded = reader().initialOffset()
     cluster.logs["orders"] = [(5, 15), (0, 25)]
     restarted = reader()
@@ -81,7 +86,9 @@ def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster):
     ]
 
 
-def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(cluster):
+def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(
+    cluster: FakeCluster,
+) -> None:
     cluster.logs["orders"] = [(0, 10), (0, 20)]
     first = reader(startingOffsets="earliest")
     end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
@@ -105,8 +112,8 @@ def test_a_replayed_first_batch_from_the_earliest_offsets_reads_what_it_did(clus
 )
 @pytest.mark.parametrize("gone_up_to", [7, 10, 12])
 def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
-    cluster, start, begins, gone_up_to
-):
+    cluster: FakeCluster, start: dict[str, str], begins: tuple[int, int], gone_up_to: int
+) -> None:
     cluster.logs["orders"] = [(begins[0], 10), (begins[1], 20)]
     first = reader(**start)
     initial = first.initialOffset()
@@ -115,7 +122,7 @@ def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
     cluster.logs["orders"] = [(gone_up_to, 15), (0, 25)]
     restarted = reader(**start)
 
-    def replay_and_go_on():
+    def replay_and_go_on() -> None:
         restarted.partitions(restarted.initialOffset(), recorded)
         restarted.partitions(recorded, restarted.latestOffset(recorded, ALL))
 
@@ -123,12 +130,16 @@ def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
         replay_and_go_on()
 
 
-def test_a_query_that_runs_once_reads_a_log_whose_beginning_is_gone_at_once(cluster):
+def test_a_query_that_runs_once_reads_a_log_whose_beginning_is_gone_at_once(
+    cluster: FakeCluster,
+) -> None:
     stream = reader(startingOffsets="earliest")
     assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
 
 
-def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_names(cluster):
+def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_names(
+    cluster: FakeCluster,
+) -> None:
     named = {"startingOffsets": '{"orders":{"0":7,"1":-2}}'}
     first = reader(**named)
     end = first.latestOffset(first.initialOffset(), ALL)
@@ -143,7 +154,9 @@ def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_na
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
-def test_a_new_query_must_name_every_partition_and_no_other(cluster, option):
+def test_a_new_query_must_name_every_partition_and_no_other(
+    cluster: FakeCluster, option: str
+) -> None:
     incomplete = reader(**{option: '{"orders":{"0":7}}'})
     with pytest.raises(InvalidOptionError, match=rf"{option} must name .*Not named: orders-1\."):
         incomplete.latestOffset(incomplete.initialOffset(), ALL)
@@ -151,7 +164,7 @@ def test_a_new_query_must_name_every_partition_and_no_other(cluster, option):
         reader(**{option: '{"orders":{"0":7,"1":7,"2":7}}'}).initialOffset()
 
 
-def test_a_topic_that_is_created_again_below_a_query_stops_it(cluster):
+def test_a_topic_that_is_created_again_below_a_query_stops_it(cluster: FakeCluster) -> None:
     cluster.topic_ids["orders"] = UUID(int=1)
     stream = reader(startingOffsets="earliest")
     end = stream.latestOffset(stream.initialOffset(), ALL)
@@ -165,7 +178,9 @@ def test_a_topic_that_is_created_again_below_a_query_stops_it(cluster):
 
 
 @pytest.mark.parametrize("end", [500, 1000])
-def test_a_topic_that_is_created_again_between_two_offsets_of_a_plan_is_found_out(monkeypatch, end):
+def test_a_topic_that_is_created_again_between_two_offsets_of_a_plan_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
     """By the next plan, or by the tasks, which have the id from before the first of the offsets."""
     monkeypatch.setattr(stream_reader, "Cluster", lambda config: Recreated(end))
     stream = reader(startingOffsets="earliest")
@@ -189,8 +204,8 @@ def test_a_topic_that_is_created_again_between_two_offsets_of_a_plan_is_found_ou
 
 @pytest.mark.parametrize("grown", [0, 5, 10, 30])
 def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_its_beginning(
-    cluster, caplog, grown
-):
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, grown: int
+) -> None:
     cluster.topic_ids["orders"] = UUID(int=1)
     stream = reader(startingOffsets="earliest", failOnDataLoss="false")
     end = stream.latestOffset(stream.initialOffset(), ALL)
@@ -209,7 +224,7 @@ def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_it
     ]
 
 
-def test_new_partitions_are_read_from_their_beginning(cluster):
+def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest")
     start = stream.latestOffset(stream.initialOffset(), ALL)
     cluster.logs["orders"].append((0, 3))
@@ -217,14 +232,14 @@ def test_new_partitions_are_read_from_their_beginning(cluster):
     assert ranges(stream.partitions(start, end)) == [OffsetRange("orders", 2, 0, 3)]
 
 
-def test_nothing_new_gives_the_same_offsets_and_no_partitions(cluster):
+def test_nothing_new_gives_the_same_offsets_and_no_partitions(cluster: FakeCluster) -> None:
     stream = reader()
     start = {"orders": {"0": 10, "1": 20}}
     assert stream.latestOffset(start, ALL) == start
     assert stream.partitions(start, start) == []
 
 
-def test_available_now_stops_where_the_log_ended_when_it_began(cluster):
+def test_available_now_stops_where_the_log_ended_when_it_began(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest")
     stream.prepareForTriggerAvailableNow()
     start = stream.initialOffset()
@@ -243,7 +258,12 @@ def test_available_now_stops_where_the_log_ended_when_it_began(cluster):
         ({"orders": {"1": 20}}, "New partition orders-0 begins at offset 5, not 0"),
     ],
 )
-def test_offsets_that_are_gone_are_data_loss(cluster, caplog, start, message):
+def test_offsets_that_are_gone_are_data_loss(
+    cluster: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+    start: dict[str, dict[str, int]],
+    message: str,
+) -> None:
     stream, goes_on = reader(), reader(failOnDataLoss="false")
     with pytest.raises(DataLossError, match=message):
         stream.partitions(start, stream.latestOffset(start, ALL))
@@ -254,14 +274,14 @@ def test_offsets_that_are_gone_are_data_loss(cluster, caplog, start, message):
     assert "failOnDataLoss is false" in caplog.text
 
 
-def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster):
+def test_a_lower_end_is_asked_for_again_before_it_is_believed(cluster: FakeCluster) -> None:
     start = {"orders": {"0": 10, "1": 20}}
     cluster.logs["orders"] = [(5, 9), (0, 20)]
-    cluster.refresh = lambda: cluster.logs.update(orders=[(5, 12), (0, 20)])
+    cluster.refresh = lambda topics=None: cluster.logs.update(orders=[(5, 12), (0, 20)])  # type: ignore[method-assign]
     assert reader().latestOffset(start, ALL) == {"orders": {"0": 12, "1": 20}}
 
 
-def test_an_open_transaction_before_the_checkpoint_is_waited_for(cluster):
+def test_an_open_transaction_before_the_checkpoint_is_waited_for(cluster: FakeCluster) -> None:
     """As where a query that read uncommitted records goes on with committed ones."""
     start = {"orders": {"0": 10, "1": 20}}
     cluster.config.isolation_level = 1
@@ -274,9 +294,9 @@ def test_an_open_transaction_before_the_checkpoint_is_waited_for(cluster):
         stream.latestOffset(start, ALL)
 
 
-def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster):
+def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster: FakeCluster) -> None:
     start, asked = {"orders": {"0": 10, "1": 21}}, []
-    cluster.refresh = lambda: asked.append("again")
+    cluster.refresh = lambda topics=None: asked.append("again")  # type: ignore[method-assign]
     for attempts in (0, 1, 5):
         asked.clear()
         with pytest.raises(DataLossError, match="went back"):
@@ -285,38 +305,46 @@ def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster):
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_a_partition_that_is_left_out_once_is_not_read_again(cluster, fail_on_data_loss):
+def test_a_partition_that_is_left_out_once_is_not_read_again(
+    cluster: FakeCluster, fail_on_data_loss: str
+) -> None:
     start = {"orders": {"0": 10, "1": 20}}
     pattern = {"subscribe": None, "subscribePattern": "ord.*", "failOnDataLoss": fail_on_data_loss}
     stream = reader(**pattern)
     whole = cluster.logs.pop("orders")
-    cluster.refresh = lambda: cluster.logs.update(orders=whole)
+    cluster.refresh = lambda topics=None: cluster.logs.update(orders=whole)  # type: ignore[method-assign]
     assert stream.latestOffset(start, ALL) == start
 
 
-def test_a_topic_that_a_broker_denies_once_stops_no_query(cluster):
+def test_a_topic_that_a_broker_denies_once_stops_no_query(cluster: FakeCluster) -> None:
     """As one that has just started may, before it has learnt its topics."""
     start = {"orders": {"0": 10, "1": 20}}
     stream = reader()
     whole = cluster.logs.pop("orders")
-    cluster.refresh = lambda: cluster.logs.update(orders=whole)
+    cluster.refresh = lambda topics=None: cluster.logs.update(orders=whole)  # type: ignore[method-assign]
     assert stream.latestOffset(start, ALL) == start
 
 
-def test_data_loss_is_said_before_the_end_of_the_batch_is_in_the_checkpoint(cluster):
+def test_data_loss_is_said_before_the_end_of_the_batch_is_in_the_checkpoint(
+    cluster: FakeCluster,
+) -> None:
     stream = reader(subscribe=None, subscribePattern="ord.*")
     del cluster.logs["orders"]
     with pytest.raises(DataLossError, match="Partitions are gone: orders-0, orders-1"):
         stream.latestOffset({"orders": {"0": 10, "1": 20}}, ALL)
 
 
-def test_a_planned_batch_whose_topic_has_fewer_partitions_now_is_data_loss(cluster):
+def test_a_planned_batch_whose_topic_has_fewer_partitions_now_is_data_loss(
+    cluster: FakeCluster,
+) -> None:
     planned = {"orders": {"0": 10, "1": 20, "2": 3}}
     with pytest.raises(DataLossError, match="Partitions are gone: orders-2"):
         reader().partitions({"orders": {"0": 10, "1": 20}}, planned)
 
 
-def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arrive(cluster):
+def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arrive(
+    cluster: FakeCluster,
+) -> None:
     stream = reader()
     stream.prepareForTriggerAvailableNow()
     cluster.logs["orders"] = [(5, 15), (0, 25)]
@@ -329,7 +357,9 @@ def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arriv
     assert stream.latestOffset(end, ALL) == end
 
 
-def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(cluster, caplog):
+def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.logs["payments"] = [(0, 4)]
     both = {"subscribe": "orders,payments", "startingOffsets": "earliest"}
     strict, lenient = reader(**both), reader(**both, failOnDataLoss="false")
@@ -345,7 +375,7 @@ def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(cluster, caplog
     assert "Partitions are gone: payments-0" in caplog.text
 
 
-def test_a_reader_travels_without_its_connection(cluster):
+def test_a_reader_travels_without_its_connection(cluster: FakeCluster) -> None:
     stream = reader()
     stream.initialOffset()
     copy = pickle.loads(pickle.dumps(stream))
@@ -354,7 +384,7 @@ def test_a_reader_travels_without_its_connection(cluster):
     assert cluster.closed
 
 
-def test_spark_is_told_whether_there_are_limits(cluster):
+def test_spark_is_told_whether_there_are_limits(cluster: FakeCluster) -> None:
     assert reader().getDefaultReadLimit() != ALL
     assert reader(maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
     assert reader(minOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMinRows(7)
@@ -362,7 +392,9 @@ def test_spark_is_told_whether_there_are_limits(cluster):
     assert both.getDefaultReadLimit() == ReadMaxRows(7)
 
 
-def batches(stream, start):
+def batches(
+    stream: KafkalogStreamReader, start: dict[str, dict[str, int]]
+) -> list[dict[str, dict[str, int]]]:
     """The ends of micro-batches until one is where the one before it was."""
     ends = []
     while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
@@ -371,7 +403,7 @@ def batches(stream, start):
     return ends
 
 
-def test_a_micro_batch_takes_a_share_of_each_partition(cluster):
+def test_a_micro_batch_takes_a_share_of_each_partition(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets=FROM_THE_BEGINNING, maxOffsetsPerTrigger="10")
     assert batches(stream, stream.initialOffset()) == [
         {"orders": {"0": 7, "1": 8}},
@@ -380,13 +412,15 @@ def test_a_micro_batch_takes_a_share_of_each_partition(cluster):
     ]
 
 
-def test_a_trigger_that_is_to_read_everything_has_no_limits(cluster):
+def test_a_trigger_that_is_to_read_everything_has_no_limits(cluster: FakeCluster) -> None:
     limits = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1"}
     stream = reader(startingOffsets="earliest", **limits)
     assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
 
 
-def test_a_limited_query_reads_what_is_available_now_in_several_batches(cluster):
+def test_a_limited_query_reads_what_is_available_now_in_several_batches(
+    cluster: FakeCluster,
+) -> None:
     limits = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10"}
     stream = reader(startingOffsets=FROM_THE_BEGINNING, **limits)
     stream.prepareForTriggerAvailableNow()
@@ -397,7 +431,7 @@ def test_a_limited_query_reads_what_is_available_now_in_several_batches(cluster)
     assert len(ends) == 3
 
 
-def test_a_new_partition_is_limited_from_its_beginning(cluster):
+def test_a_new_partition_is_limited_from_its_beginning(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     cluster.logs["orders"] = [(5, 10), (0, 20), (90, 100)]
     start = {"orders": {"0": 10, "1": 10}}
@@ -405,7 +439,9 @@ def test_a_new_partition_is_limited_from_its_beginning(cluster):
     assert end == {"orders": {"0": 10, "1": 15, "2": 95}}
 
 
-def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(cluster):
+def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(
+    cluster: FakeCluster,
+) -> None:
     stream = reader(minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     limit = stream.getDefaultReadLimit()
     start = stream.initialOffset()
@@ -421,7 +457,7 @@ def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(clust
     assert impatient.latestOffset(seen, limit) == {"orders": {"0": 13, "1": 21}}
 
 
-def test_the_first_batch_of_a_query_does_not_wait(cluster):
+def test_the_first_batch_of_a_query_does_not_wait(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="1000")
     limit = stream.getDefaultReadLimit()
     initial = stream.initialOffset()
@@ -432,7 +468,7 @@ def test_the_first_batch_of_a_query_does_not_wait(cluster):
     assert stream.latestOffset(end, limit) == end
 
 
-def test_a_stream_starts_at_a_time(cluster):
+def test_a_stream_starts_at_a_time(cluster: FakeCluster) -> None:
     assert reader(startingTimestamp="9000").initialOffset() == {"orders": {"0": 9, "1": 9}}
     times = '{"orders":{"0":7000,"1":15000}}'
     stream = reader(startingOffsetsByTimestamp=times)
@@ -440,7 +476,9 @@ def test_a_stream_starts_at_a_time(cluster):
     assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
 
 
-def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(cluster):
+def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(
+    cluster: FakeCluster,
+) -> None:
     late = {"startingTimestamp": "15000"}
     with pytest.raises(InvalidOptionError, match="partition orders-0 has no record"):
         reader(**late).initialOffset()
@@ -455,7 +493,7 @@ def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(cluste
     assert restarted.latestOffset(initial, ALL) == {"orders": {"0": 30, "1": 30}}
 
 
-def test_small_partitions_share_a_task_if_asked_to(cluster):
+def test_small_partitions_share_a_task_if_asked_to(cluster: FakeCluster) -> None:
     cluster.logs["orders"] = [(0, 5)] * 5
     for limits, tasks in (
         ({"maxPartitionsPerTask": "2"}, [2, 2, 1]),
@@ -469,7 +507,7 @@ def test_small_partitions_share_a_task_if_asked_to(cluster):
         assert len(ranges(planned)) == 5
 
 
-def test_a_micro_batch_is_split_into_tasks(cluster):
+def test_a_micro_batch_is_split_into_tasks(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest", minPartitions="4", maxRecordsPerPartition="7")
     end = stream.latestOffset(stream.initialOffset(), ALL)
     assert ranges(stream.partitions(stream.initialOffset(), end)) == [
@@ -480,10 +518,12 @@ def test_a_micro_batch_is_split_into_tasks(cluster):
     ]
 
 
-def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
+def test_a_micro_batch_takes_about_so_many_bytes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
-    def sizes(_cluster, positions):
+    def sizes(_cluster: Cluster, positions: Mapping[TopicPartition, int]) -> dict[Any, Any]:
         asked.append(list(positions.items()))
         return {next(iter(positions)): 100.0}
 
@@ -509,12 +549,14 @@ def test_a_micro_batch_takes_about_so_many_bytes(cluster, monkeypatch):
 class Committed:
     """Stands for the group: what was committed, in order."""
 
-    def __init__(self, monkeypatch):
-        self.offsets = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offsets: list[dict[str, dict[str, int]]] = []
         self.error = None
         monkeypatch.setattr(group_progress, "commit_offsets", self)
 
-    def __call__(self, cluster, group_id, offsets, deadline):
+    def __call__(
+        self, cluster: object, group_id: str, offsets: Offsets, deadline: Deadline
+    ) -> None:
         assert group_id == "g"
         assert deadline.timeout_ms <= 5000
         if self.error is not None:
@@ -523,11 +565,13 @@ class Committed:
 
 
 @pytest.fixture
-def committed(monkeypatch):
+def committed(monkeypatch: pytest.MonkeyPatch) -> Committed:
     return Committed(monkeypatch)
 
 
-def test_a_group_is_told_where_complete_batches_ended_and_only_then(cluster, committed):
+def test_a_group_is_told_where_complete_batches_ended_and_only_then(
+    cluster: FakeCluster, committed: Committed
+) -> None:
     stream = reader(startingOffsets="earliest", commitOffsetsToGroup="g")
     initial = stream.initialOffset()
     end = stream.latestOffset(initial, ALL)
@@ -542,7 +586,9 @@ def test_a_group_is_told_where_complete_batches_ended_and_only_then(cluster, com
     assert committed.offsets == [end, later]
 
 
-def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(cluster, committed):
+def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(
+    cluster: FakeCluster, committed: Committed
+) -> None:
     start, end = {"orders": {"0": 6, "1": 3}}, {"orders": {"0": 8, "1": 9}}
     restarted = reader(commitOffsetsToGroup="g")
     restarted.partitions(start, end)
@@ -551,7 +597,9 @@ def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(cluster, commit
     assert committed.offsets == [end]
 
 
-def test_a_group_that_cannot_be_told_stops_no_query(cluster, committed, caplog):
+def test_a_group_that_cannot_be_told_stops_no_query(
+    cluster: FakeCluster, committed: Committed, caplog: pytest.LogCaptureFixture
+) -> None:
     committed.error = UnknownMemberIdError("group g has members")
     stream = reader(commitOffsetsToGroup="g")
     start = {"orders": {"0": 10, "1": 20}}
@@ -564,14 +612,14 @@ def test_a_group_that_cannot_be_told_stops_no_query(cluster, committed, caplog):
     assert committed.offsets == []  # Not before a while has passed.
 
 
-def test_what_is_reported_as_the_latest_is_not_limited(cluster):
+def test_what_is_reported_as_the_latest_is_not_limited(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets=FROM_THE_BEGINNING, maxOffsetsPerTrigger="2")
     assert stream.reportLatestOffset() is None
     stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert stream.reportLatestOffset() == {"orders": {"0": 10, "1": 20}}
 
 
-def test_a_stream_that_starts_counted_back_first_records_where(cluster):
+def test_a_stream_that_starts_counted_back_first_records_where(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="-3")
     initial = stream.initialOffset()
     assert initial == {"orders": {"0": 7, "1": 17}}
@@ -586,7 +634,7 @@ def test_a_stream_that_starts_counted_back_first_records_where(cluster):
     ]
 
 
-def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster):
+def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster: FakeCluster) -> None:
     stream = reader(startingTimestamp="7000", startingOffsetsByTimestampStrategy="latest")
     initial = stream.initialOffset()
     latest = stream.latestOffset(initial, ALL)
@@ -598,7 +646,9 @@ def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster):
     assert ranges(planned)
 
 
-def test_what_lies_before_a_latest_of_a_batch_that_is_replayed_is_no_loss(cluster):
+def test_what_lies_before_a_latest_of_a_batch_that_is_replayed_is_no_loss(
+    cluster: FakeCluster,
+) -> None:
     mixed = {"startingOffsets": '{"orders":{"0":-1,"1":5}}'}
     initial = reader(**mixed).initialOffset()
     end = {"orders": {"0": initial["orders"]["0"], "1": 15}}

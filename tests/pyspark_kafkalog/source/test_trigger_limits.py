@@ -33,14 +33,16 @@ A, B, C = (TopicPartition("orders", number) for number in range(3))
         (2**63 - 1, (2**62, 1, 0), (2**62, 1, 0)),
     ],
 )
-def test_shares_are_in_proportion_and_none_starves(max_offsets, backlogs, shares):
+def test_shares_are_in_proportion_and_none_starves(
+    max_offsets: int, backlogs: tuple[int, int, int], shares: tuple[int, int, int]
+) -> None:
     starts = {A: 5, B: 50, C: 500}
     untils = {each: starts[each] + size for each, size in zip(starts, backlogs, strict=True)}
     limited = limit_untils(max_offsets, starts, untils)
     assert tuple(limited[each] - starts[each] for each in starts) == shares
 
 
-def test_a_partition_that_went_back_or_has_no_start_keeps_its_end():
+def test_a_partition_that_went_back_or_has_no_start_keeps_its_end() -> None:
     assert limit_untils(1, {A: 10, B: 0}, {A: 4, B: 8, C: 9}) == {A: 4, B: 1, C: 9}
 
 
@@ -48,7 +50,9 @@ def test_a_partition_that_went_back_or_has_no_start_keeps_its_end():
     st.integers(1, 2**63 - 1),
     st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=20),
 )
-def test_every_batch_moves_on_and_keeps_to_the_limit(max_offsets, logs):
+def test_every_batch_moves_on_and_keeps_to_the_limit(
+    max_offsets: int, logs: list[tuple[int, int]]
+) -> None:
     topic_partitions = [TopicPartition("orders", number) for number in range(len(logs))]
     starts = {each: start for each, (start, _) in zip(topic_partitions, logs, strict=True)}
     untils = {
@@ -62,7 +66,7 @@ def test_every_batch_moves_on_and_keeps_to_the_limit(max_offsets, logs):
     assert sum(taken.values()) <= max_offsets + slack
 
 
-def test_a_delay_begins_anew_with_each_batch():
+def test_a_delay_begins_anew_with_each_batch() -> None:
     delay = TriggerDelay(min_offsets=5, max_delay_ms=3_600_000)
     assert not delay.waits({A: 0}, {A: 1})
     assert delay.waits({A: 1}, {A: 5})
@@ -73,7 +77,7 @@ def test_a_delay_begins_anew_with_each_batch():
 OTHER = TopicPartition("payments", 0)
 
 
-def test_offsets_without_a_sample_take_what_their_topic_does_or_all():
+def test_offsets_without_a_sample_take_what_their_topic_does_or_all() -> None:
     sizes = OffsetSizes()
     assert sizes.of([A]) == {A: 1024.0}
     sizes.update({A: 100.0, B: 300.0})
@@ -82,7 +86,7 @@ def test_offsets_without_a_sample_take_what_their_topic_does_or_all():
     assert sizes.of([C, OTHER]) == {C: 200.0, OTHER: 10.0}
 
 
-def test_what_was_sampled_longest_ago_is_sampled_first():
+def test_what_was_sampled_longest_ago_is_sampled_first() -> None:
     sizes = OffsetSizes()
     assert sizes.oldest_first([C, A, B]) == [A, B, C]
     sizes.update({A: 1.0, B: 1.0})
@@ -91,7 +95,7 @@ def test_what_was_sampled_longest_ago_is_sampled_first():
     assert sizes.oldest_first([A, B, C]) == [C, B, A]
 
 
-def test_bytes_are_shared_in_proportion_and_none_starves():
+def test_bytes_are_shared_in_proportion_and_none_starves() -> None:
     starts, untils = {A: 0, B: 10, C: 5}, {A: 100, B: 110, C: 6}
     each = {A: 10.0, B: 30.0, C: 1000.0}
     assert limit_untils_by_bytes(5000, starts, untils, each) == untils
@@ -104,7 +108,9 @@ def test_bytes_are_shared_in_proportion_and_none_starves():
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**4)), min_size=1, max_size=6),
     st.integers(1, 10**9),
 )
-def test_a_batch_is_no_larger_than_it_may_be_but_for_one_offset_each(backlogs, max_bytes):
+def test_a_batch_is_no_larger_than_it_may_be_but_for_one_offset_each(
+    backlogs: list[tuple[int, int]], max_bytes: int
+) -> None:
     topic_partitions = [TopicPartition("t", number) for number in range(len(backlogs))]
     starts = dict.fromkeys(topic_partitions, 7)
     untils = {each: 7 + size for each, (size, _) in zip(topic_partitions, backlogs, strict=True)}

@@ -1119,7 +1119,7 @@ def test_a_task_that_begins_late_leaves_what_its_twin_has_written(
         writes.commit(lead, "query-1", 1, [written])
         raise late[0]
 
-    def begin(*arguments: Any) -> Exception:
+    def begin(*arguments: Any) -> Any:
         with pytest.raises(FENCED) as raised:
             begin_new(*arguments)
         return raised.value

@@ -4,11 +4,13 @@ import datetime
 import os
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from kafka.structs import TopicPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,11 +41,11 @@ from pyspark_kafkalog.source.writer import (
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned_yet():
+def nothing_warned_yet() -> None:
     warn_once.cache_clear()
 
 
-def schema(**columns):
+def schema(**columns: str | IntegerType | StringType) -> StructType:
     built = StructType()
     for name, data_type in columns.items():
         built.add(name, data_type)
@@ -67,7 +69,9 @@ PAIRS = MapType(StringType(), BinaryType())
         ({"value": "string", "offset": BIGINT, "timestampType": INT}, "a copy of a topic"),
     ],
 )
-def test_columns_that_make_records(columns, topic, caplog):
+def test_columns_that_make_records(
+    columns: dict[str, Any], topic: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     check_columns(schema(**columns), topic)
     assert not caplog.records
 
@@ -84,24 +88,24 @@ def test_columns_that_make_records(columns, topic, caplog):
         ({"value": "string", "timestamp": TimestampNTZType()}, "'timestamp' must be timestamp"),
     ],
 )
-def test_columns_that_do_not_are_named(columns, problem):
+def test_columns_that_do_not_are_named(columns: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRowError, match=problem):
         check_columns(schema(**columns), "orders")
 
 
-def test_a_topic_must_come_from_somewhere():
+def test_a_topic_must_come_from_somewhere() -> None:
     with pytest.raises(InvalidRowError, match="set the option topic, or add a column 'topic'"):
         check_columns(schema(value="string"), None)
     with pytest.raises(InvalidRowError, match="'topic' must be string, and is int"):
         check_columns(schema(value="string", topic=INT), None)
 
 
-def test_a_column_must_come_once():
+def test_a_column_must_come_once() -> None:
     with pytest.raises(InvalidRowError, match="'value' twice"):
         check_columns(StructType().add("value", "string").add("value", "string"), "orders")
 
 
-def test_columns_that_are_not_written_are_warned_about(caplog):
+def test_columns_that_are_not_written_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     check_columns(schema(value="string", timestmp="timestamp", amount=INT), "orders")
     assert "'timestmp' is no part of a record and is not written. Did you mean timestamp?" in (
         caplog.text
@@ -109,7 +113,7 @@ def test_columns_that_are_not_written_are_warned_about(caplog):
     assert "'amount' is no part" in caplog.text
 
 
-def test_rows_go_to_the_topic_of_the_option_or_of_their_column():
+def test_rows_go_to_the_topic_of_the_option_or_of_their_column() -> None:
     rows = pa.record_batch({"value": ["1", "2", "3"], "topic": ["b", "a", "b"]})
     assert [(t, r.column("value").to_pylist()) for t, r in rows_by_topic(rows, "c")] == [
         ("c", ["1", "2", "3"])
@@ -121,13 +125,13 @@ def test_rows_go_to_the_topic_of_the_option_or_of_their_column():
     assert list(rows_by_topic(rows.slice(0, 0), None)) == []
 
 
-def test_a_null_topic_is_an_error():
+def test_a_null_topic_is_an_error() -> None:
     rows = pa.record_batch({"value": ["1", "2"], "topic": ["a", None]})
     with pytest.raises(InvalidRowError, match="'topic' is null in a row"):
         list(rows_by_topic(rows, None))
 
 
-def test_only_what_a_record_is_made_of_is_kept_with_32_bit_offsets():
+def test_only_what_a_record_is_made_of_is_kept_with_32_bit_offsets() -> None:
     entry = pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
     rows = pa.record_batch(
         {
@@ -147,14 +151,14 @@ def test_only_what_a_record_is_made_of_is_kept_with_32_bit_offsets():
 
 
 @pytest.mark.parametrize("headers", [[None], [{"key": None, "value": b"1"}]])
-def test_a_header_needs_a_key(headers):
+def test_a_header_needs_a_key(headers: list[dict[str, bytes | None] | None]) -> None:
     column = pa.array([None, [], headers], COLUMN_TYPES["headers"])
     rows = pa.record_batch({"value": ["1", "2", "3"], "headers": column})
     with pytest.raises(InvalidRowError, match="'headers' has a header without a key"):
         record_columns(rows)
 
 
-def test_a_record_is_not_older_than_1970():
+def test_a_record_is_not_older_than_1970() -> None:
     when = datetime.datetime(1969, 12, 31, tzinfo=datetime.timezone.utc)
     column = pa.array([None, when], COLUMN_TYPES["timestamp"])
     with pytest.raises(InvalidRowError, match="'timestamp' is before 1970"):
@@ -181,7 +185,7 @@ def write(servers: str, rows: pa.RecordBatch, **options: str) -> int:
     return report.record_count
 
 
-def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(servers):
+def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(servers: str) -> None:
     create(servers, "small-batches", max_message_bytes="20000")
     create(servers, "any")
     rows = pa.record_batch({"value": pa.array(["x" * 100] * 5000)})
@@ -190,7 +194,9 @@ def test_batches_are_no_larger_than_their_topic_and_their_requests_may_be(server
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_batches_that_grow_when_they_are_compressed_are_no_larger_than_their_topic(servers, codec):
+def test_batches_that_grow_when_they_are_compressed_are_no_larger_than_their_topic(
+    servers: str, codec: str
+) -> None:
     topic = f"incompressible-{codec}"
     create(servers, topic, max_message_bytes="100000")
     for value_bytes in range(49_900, 49_960, 4):
@@ -199,7 +205,9 @@ def test_batches_that_grow_when_they_are_compressed_are_no_larger_than_their_top
         assert write(servers, rows, topic=topic, **{"kafka.compression.type": codec}) == 4
 
 
-def test_a_decisions_topic_that_would_forget_is_refused_before_anything_is_written(servers):
+def test_a_decisions_topic_that_would_forget_is_refused_before_anything_is_written(
+    servers: str,
+) -> None:
     create(servers, decisions_topic("nightly"), cleanup_policy="delete")
     given = {"kafka.bootstrap.servers": servers, "transactionalIdPrefix": "nightly"}
     writes = TransactionalWrites(sink_options(given).client, "nightly")
@@ -208,7 +216,7 @@ def test_a_decisions_topic_that_would_forget_is_refused_before_anything_is_writt
             writes.take_lead(owner)
 
 
-def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers):
+def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers: str) -> None:
     topics = [f"one-of-many-{number}" for number in range(300)]
     create(servers, *topics)
     rows = pa.record_batch({"value": pa.array(["x"] * 300), "topic": pa.array(topics)})
@@ -225,27 +233,27 @@ def test_rows_of_many_topics_take_no_more_memory_than_those_of_some(servers):
 class Collected:
     """What a task hands to its producer, by topic."""
 
-    def __init__(self):
-        self.records = {}
+    def __init__(self) -> None:
+        self.records: dict[str, int] = {}
         self.unflushed = 0
 
-    def partitions_for(self, topic):
+    def partitions_for(self, topic: str) -> list[int]:
         return [0]
 
-    def largest_batch_bytes(self, topic):
+    def largest_batch_bytes(self, topic: str) -> int:
         return 1 << 20
 
-    def send(self, topic_partition, batch):
+    def send(self, topic_partition: TopicPartition, batch: bytearray) -> None:
         count = read_header(batch).record_count
         self.records[topic_partition.topic] = self.records.get(topic_partition.topic, 0) + count
         self.unflushed += count
 
-    def flush(self):
+    def flush(self) -> None:
         self.unflushed = 0
 
 
-def test_the_last_rows_of_every_topic_are_sent():
-    producer = Collected()
+def test_the_last_rows_of_every_topic_are_sent() -> None:
+    producer: Any = Collected()
     writing = RowsToRecords(sink_options({"kafka.bootstrap.servers": "unused:1"}), producer)
     topics = [f"t{number % 5}" for number in range(12)]
     columns = {"topic": pa.array(topics), "value": pa.array([b"x"] * 12, pa.binary())}
@@ -255,9 +263,9 @@ def test_the_last_rows_of_every_topic_are_sent():
     assert producer.records == {"t0": 6, "t1": 6, "t2": 4, "t3": 4, "t4": 4}
 
 
-def test_a_task_counts_all_of_its_rows_and_waits_for_them():
+def test_a_task_counts_all_of_its_rows_and_waits_for_them() -> None:
     """Before it says in which transaction they are."""
-    producer = Collected()
+    producer: Any = Collected()
     options = sink_options({"kafka.bootstrap.servers": "unused:1", "topic": "t"})
     batches = [pa.record_batch({"value": pa.array([b"x"] * n, pa.binary())}) for n in (3, 0, 4)]
     assert writer._write_rows(options, lambda: producer, iter(batches)) == 7
@@ -265,7 +273,7 @@ def test_a_task_counts_all_of_its_rows_and_waits_for_them():
 
 
 @pytest.mark.parametrize(("micros", "is_record"), [(0, True), (-1, False), (None, True)])
-def test_no_record_is_from_before_1970(micros, is_record):
+def test_no_record_is_from_before_1970(micros: int | None, is_record: bool) -> None:
     times = pa.array([1_000_000, micros], COLUMN_TYPES["timestamp"])
     rows = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "timestamp": times})
     if is_record:
