@@ -1,13 +1,14 @@
 """A sweep that fails keeps what it has measured, and what is left is whole."""
 
 import json
+from pathlib import Path
 
 from benchmarks.growth import Curves, Point, Sweep, read_json, run, write_chart, write_json
 
 SWEEP = ("log", "GB", "us", "MB")
 
 
-def test_a_sweep_measures_each_size_once_and_in_order():
+def test_a_sweep_measures_each_size_once_and_in_order() -> None:
     sweep = Sweep(*SWEEP, [1, 4], lambda size: ({"ours": size * 2.0}, {"ours": 40.0}))
     curves = run(sweep, lambda _: None)
     assert curves.points == [
@@ -17,20 +18,20 @@ def test_a_sweep_measures_each_size_once_and_in_order():
     assert not curves.error
 
 
-def test_a_size_that_fails_ends_its_sweep_and_keeps_the_smaller_ones():
-    def measure(size):
+def test_a_size_that_fails_ends_its_sweep_and_keeps_the_smaller_ones() -> None:
+    def measure(size: int) -> tuple[dict[str, float], dict[str, float]]:
         if size > 1:
             raise OSError("no space left")
         return {"ours": 1.0}, {}
 
-    told = []
+    told: list[str] = []
     curves = run(Sweep(*SWEEP, [1, 2, 3], measure), told.append)
     assert [point.x for point in curves.points] == [1]
     assert curves.error == "OSError: no space left"
     assert "FAILED" in told[-1]
 
 
-def test_the_file_and_the_charts_hold_every_curve(tmp_path):
+def test_the_file_and_the_charts_hold_every_curve(tmp_path: Path) -> None:
     # The peer is measured at the small sizes only; a failed sweep may have no point at all.
     points = [Point(1, {"ours": 1, "peer": 2}, {"ours": 3}), Point(10, {"ours": 2}, {"ours": 3})]
     found = [Curves(*SWEEP, points), Curves(*SWEEP, error="OSError: no")]

@@ -1,19 +1,22 @@
 """The order of measuring, what a pair's ratio is, and that one failing row harms no other."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from benchmarks.pairs import Comparison, Result, Row, chosen, compare
 
 
-def row(**more):
+def row(**more: Any) -> Row:
     return Row("Group", "work", "MB/s", **more)
 
 
-def test_sides_are_measured_in_turn_and_the_first_pair_is_dropped():
+def test_sides_are_measured_in_turn_and_the_first_pair_is_dropped() -> None:
     order = []
 
-    def side(name, figures):
-        def measure():
+    def side(name: str, figures: list[Any]) -> Callable[[], Any]:
+        def measure() -> Any:
             order.append(name)
             return figures.pop(0)
 
@@ -27,7 +30,7 @@ def test_sides_are_measured_in_turn_and_the_first_pair_is_dropped():
     assert result.ratio == 3
 
 
-def test_a_quick_run_leaves_out_what_takes_long_and_warms_up_once():
+def test_a_quick_run_leaves_out_what_takes_long_and_warms_up_once() -> None:
     long, short = (
         Comparison.of_one(
             Row("Group", name, "MB/s"), float, float, 1.0, quick=name == "short", warm_up=3
@@ -40,7 +43,7 @@ def test_a_quick_run_leaves_out_what_takes_long_and_warms_up_once():
     assert (quick.rows, quick.warm_up) == (short.rows, 1)
 
 
-def test_less_time_is_better():
+def test_less_time_is_better() -> None:
     result = Result(row(higher_is_better=False), [1.0, 2.0], [4.0, 4.0])
     assert result.ratios == [4, 2]
 
@@ -58,20 +61,20 @@ def test_less_time_is_better():
     ],
 )
 def test_a_goal_is_a_ratio_a_limit_our_own_figure_and_without_both_ours_is_not_worse(
-    more, ours, reached
-):
+    more: dict[str, Any], ours: float, reached: bool
+) -> None:
     assert Result(row(**more), [ours], [10]).reached is reached
 
 
-def test_one_piece_of_work_gives_several_rows():
+def test_one_piece_of_work_gives_several_rows() -> None:
     rows = (row(), Row("Group", "its cost", "s", higher_is_better=False))
     first, second = compare(Comparison(rows, lambda: (8, 1), lambda: (4, 3), 1.0), pairs=2)
     assert (first.ratio, second.ratio) == (2, 3)
     assert first.seconds == second.seconds
 
 
-def test_a_side_that_fails_leaves_its_text_and_no_figures():
-    def fails():
+def test_a_side_that_fails_leaves_its_text_and_no_figures() -> None:
+    def fails() -> float:
         raise RuntimeError("the broker is gone\nand more of it")
 
     (result,) = compare(Comparison.of_one(row(), lambda: 1.0, fails, 1.0), pairs=5)
@@ -80,8 +83,8 @@ def test_a_side_that_fails_leaves_its_text_and_no_figures():
     assert result.ours == result.peer == []
 
 
-def test_whoever_ends_the_run_ends_it():
-    def interrupted():
+def test_whoever_ends_the_run_ends_it() -> None:
+    def interrupted() -> float:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

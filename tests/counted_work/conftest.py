@@ -1,6 +1,7 @@
 """One embedded broker for what is counted in the connector, and topics with known batches."""
 
 import itertools
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -19,21 +20,21 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def servers():
+def servers() -> Iterator[str]:
     with EmbeddedBroker() as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture
-def config(servers):
+def config(servers: str) -> ClientConfig:
     return ClientConfig.from_options({"bootstrap.servers": servers, "max.request.size": LARGEST})
 
 
 @pytest.fixture
-def new_topic(config):
+def new_topic(config: ClientConfig) -> Callable[..., str]:
     """new_topic(partitions) -> the name of a new topic."""
 
-    def create(partitions=1):
+    def create(partitions: int = 1) -> str:
         name = f"counted-{next(_NUMBERS)}"
         with Cluster(config) as cluster:
             admin.create_topic(cluster, name, partitions, configs={"max.message.bytes": LARGEST})
@@ -43,10 +44,10 @@ def new_topic(config):
 
 
 @pytest.fixture
-def write(config):
+def write(config: ClientConfig) -> Callable[..., None]:
     """write(topic, batches, values, partition=0) appends so many batches of these values each."""
 
-    def produce(topic, batches, values, partition=0):
+    def produce(topic: str, batches: int, values: list[bytes], partition: int = 0) -> None:
         rows = pa.record_batch({"value": pa.array(values, pa.binary())})
         with Producer(config) as producer:
             for _ in range(batches):

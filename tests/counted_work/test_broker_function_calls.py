@@ -9,6 +9,10 @@ import struct
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable, Iterator, Sized
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -21,6 +25,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafkalog.protocol.frames import encode_request_header
 from pyspark_kafkalog.protocol.produce import (
+    ProducedPartition,
     ProducePartition,
     ProduceRequest,
     encode_produce_request,
@@ -38,7 +43,7 @@ MOST_CALLS = 400
 class BrokerInThread:
     """A broker in a thread of the test's own process, and how a test calls into its loop."""
 
-    def __init__(self, directory):
+    def __init__(self, directory: Path) -> None:
         self.loop = new_event_loop()
         given = {
             "log.dirs": str(directory),
@@ -51,23 +56,27 @@ class BrokerInThread:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(10)
 
-    def call(self, function, *arguments):
+    def call(
+        self,
+        function: Callable[[Callable[[FrameType, str, Any], object] | None], None],
+        *arguments: FunctionCalls | None,
+    ) -> None:
         """Runs it in the loop's thread and waits for it."""
 
         done = threading.Event()
 
-        def run():
+        def run() -> None:
             function(*arguments)
             done.set()
 
         self.loop.call_soon_threadsafe(run)
         assert done.wait(10)
 
-    def calls_of(self, request):
+    def calls_of(self, request: Callable[[], ProducedPartition | Sized | None]) -> int:
         """Function calls of the loop's thread while `request()` runs in this one."""
         return self._least_calls(request) - self._least_calls(lambda: None)
 
-    def _least_calls(self, request):
+    def _least_calls(self, request: Callable[[], ProducedPartition | Sized | None]) -> int:
         found = []
         for _ in range(TRIES):
             counted = FunctionCalls()
@@ -77,7 +86,7 @@ class BrokerInThread:
             found.append(counted.total)
         return min(found)
 
-    def close(self):
+    def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(20)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -85,7 +94,7 @@ class BrokerInThread:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerInThread]:
     running = BrokerInThread(tmp_path_factory.mktemp("broker"))
     try:
         yield running
@@ -94,14 +103,14 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def client(broker):
+def client(broker: BrokerInThread) -> Iterator[RawClient]:
     with RawClient(broker.endpoint.host, broker.endpoint.port) as connected:
         yield connected
 
 
 @pytest.fixture
-def create(broker, request):
-    def create_topic(**configs):
+def create(broker: BrokerInThread, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    def create_topic(**configs: str) -> Any:
         address = f"{broker.endpoint.host}:{broker.endpoint.port}"
         given = {name.replace("_", "."): value for name, value in configs.items()}
         with Cluster(ClientConfig.from_options({"bootstrap.servers": address})) as cluster:
@@ -111,14 +120,14 @@ def create(broker, request):
     return create_topic
 
 
-def fetch(client, topic, offset, max_wait_ms=0):
+def fetch(client: RawClient, topic: str, offset: int, max_wait_ms: int = 0) -> Sized | None:
     ask = FetchPartition(topic, 0, offset, 1000)
     return client.fetch(FetchRequest(11, max_wait_ms, 1, [ask])).partitions[0].records
 
 
 def test_a_produce_request_costs_the_same_calls_whatever_its_number_of_records(
-    broker, client, create
-):
+    broker: BrokerInThread, client: RawClient, create: Callable[..., Any]
+) -> None:
     """One call for each record makes batches of small records several times as dear."""
     topic = create()
     few, many = batch_of(2), batch_of(1_000)
@@ -127,16 +136,18 @@ def test_a_produce_request_costs_the_same_calls_whatever_its_number_of_records(
     assert broker.calls_of(lambda: client.produce(topic, 0, many)) <= least + FEW
 
 
-def test_requests_cost_the_same_calls_whatever_the_size_of_the_log(broker, client, create):
+def test_requests_cost_the_same_calls_whatever_the_size_of_the_log(
+    broker: BrokerInThread, client: RawClient, create: Callable[..., Any]
+) -> None:
     """A walk over the segments makes a broker slower by the day: a topic has thousands of them."""
     topic = create(segment_bytes=str(1 << 20))
     one, most_of_a_segment = batch_of(1), batch_of([(None, b"x" * 600_000)])
     client.produce(topic, 0, one)
 
-    def appending():
+    def appending() -> int:
         return broker.calls_of(lambda: client.produce(topic, 0, one))
 
-    def fetching(offset):
+    def fetching(offset: int) -> int:
         return broker.calls_of(lambda: fetch(client, topic, offset))
 
     appended, fetched = appending(), fetching(0)
@@ -152,18 +163,21 @@ def test_requests_cost_the_same_calls_whatever_the_size_of_the_log(broker, clien
 
 
 def test_requests_that_are_answered_at_once_start_no_timer_and_no_task(
-    broker, client, create, monkeypatch
-):
+    broker: BrokerInThread,
+    client: RawClient,
+    create: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A timer or a task costs as much as dozens of calls, and lives on after its request."""
     topic = create()
     client.produce(topic, 0, batch_of(1))
     assert fetch(client, topic, 0, max_wait_ms=500)
     started = []
 
-    def counting(name):
+    def counting(name: str) -> Callable[..., Any]:
         original = getattr(broker.loop, name)
 
-        def counted(*arguments, **options):
+        def counted(*arguments: Any, **options: Any) -> Any:
             started.append(name)
             return original(*arguments, **options)
 
@@ -180,7 +194,9 @@ def test_requests_that_are_answered_at_once_start_no_timer_and_no_task(
     assert started == ["call_at"]
 
 
-def test_a_produce_request_is_not_copied(broker, client, create):
+def test_a_produce_request_is_not_copied(
+    broker: BrokerInThread, client: RawClient, create: Callable[..., Any]
+) -> None:
     """A copy costs a tenth of a large request, and doubles what many at once hold."""
     topic = create()
     batch = batch_of([(None, b"x" * 900_000)])

@@ -8,9 +8,12 @@ named here, works on C's numbers.
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.present import present
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "cython"
@@ -39,7 +42,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_c_functions_work_on_numbers_of_c(name):
+def test_c_functions_work_on_numbers_of_c(name: str) -> None:
     path = ROOT / "pyspark_kafkalog" / name
     written = BUILT / "pyspark_kafkalog" / Path(name).with_suffix(".c")
     lines_with_objects = {int(line) for line in _OBJECTS.findall(written.read_text())}
@@ -50,7 +53,7 @@ def test_c_functions_work_on_numbers_of_c(name):
     assert found - ALLOWED[name] == set()
 
 
-def lines_of_c_functions(module):
+def lines_of_c_functions(module: ast.Module) -> set[int]:
     """Of the bodies of `cython.cfunc` and `cython.ccall`, without what they raise."""
     lines = set()
     for node in ast.walk(module):
@@ -62,9 +65,9 @@ def lines_of_c_functions(module):
     return lines
 
 
-def span(nodes):
-    return {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
+def span(nodes: Sequence[ast.stmt]) -> set[int]:
+    return {line for node in nodes for line in range(node.lineno, present(node.end_lineno) + 1)}
 
 
-def is_c(decorator):
+def is_c(decorator: ast.expr) -> bool:
     return isinstance(decorator, ast.Attribute) and decorator.attr in ("cfunc", "ccall")

@@ -4,6 +4,9 @@ Commits are made for years into one target: what one costs must not depend on th
 """
 
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from pyspark_kafkalog.warehouse.landing import Landing, Reading, land
 from pyspark_kafkalog.warehouse.options import load_options
 from pyspark_kafkalog.warehouse.plan import plan_load
 from pyspark_kafkalog.warehouse.targets.target import open_target
-from tests.counted_work.function_calls import function_calls
+from tests.counted_work.function_calls import FunctionCalls, function_calls
 from tests.counted_work.requests import requests
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import S3Table
@@ -26,10 +29,12 @@ ON_DISK = ("fsync", "link", "rename", "mkdir", "listdir", "scandir", "open", "st
 
 
 @pytest.fixture
-def landed(servers, new_topic, write, tmp_path):
+def landed(
+    servers: str, new_topic: Callable[..., str], write: Callable[..., None], tmp_path: Path
+) -> Callable[[int], tuple[Counter[str], FunctionCalls]]:
     """landed(records) lands so many of each partition in one task: its requests, and its calls."""
 
-    def task(records):
+    def task(records: int) -> tuple[Counter[str], FunctionCalls]:
         topic = new_topic(PARTITIONS)
         for partition in range(PARTITIONS):
             write(topic, 1, [b"v"] * records, partition=partition)
@@ -47,8 +52,12 @@ def landed(servers, new_topic, write, tmp_path):
 
 @pytest.mark.parametrize("partitions", [1, 30])
 def test_a_load_is_planned_by_as_many_requests_whatever_its_partitions(
-    servers, new_topic, write, tmp_path, partitions
-):
+    servers: str,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    tmp_path: Path,
+    partitions: int,
+) -> None:
     """What is asked for each partition, or again, delays the first task of every load."""
     topic = new_topic(partitions)
     write(topic, 1, [b"v"] * 10, partition=partitions - 1)
@@ -61,23 +70,27 @@ def test_a_load_is_planned_by_as_many_requests_whatever_its_partitions(
     assert sent - sample == {"ApiVersions": 1, "Metadata": 1, "ListOffsets": 2}
 
 
-def test_a_task_connects_once_and_syncs_each_file_once(landed):
+def test_a_task_connects_once_and_syncs_each_file_once(
+    landed: Callable[[int], tuple[Counter[str], FunctionCalls]],
+) -> None:
     """A connection for each range made a load of 1,000 small partitions as many connections."""
     sent, calls = landed(100)
     assert sent == {"ApiVersions": 1, "Metadata": 1, "Fetch": PARTITIONS}
     assert calls.by_name["fsync"] == PARTITIONS
 
 
-def test_a_record_costs_no_call_on_its_way_into_a_file(landed):
+def test_a_record_costs_no_call_on_its_way_into_a_file(
+    landed: Callable[[int], tuple[Counter[str], FunctionCalls]],
+) -> None:
     """A call for each record takes longer than the rest of landing it."""
     few, many = landed(100)[1], landed(2_000)[1]
     assert many.total <= few.total + 100
 
 
-def test_a_commit_into_a_directory_costs_the_same_after_many_others(tmp_path):
+def test_a_commit_into_a_directory_costs_the_same_after_many_others(tmp_path: Path) -> None:
     """Each sync is a disk's latency; work for each commit before makes nightly loads slower."""
 
-    def on_disk(until_offset):
+    def on_disk(until_offset: int) -> dict[Any, Any]:
         with function_calls() as calls:
             load(open_target(f"parquet:{tmp_path}/table"), "nightly", until_offset)
         return {name: calls.by_name[name] for name in ON_DISK}
@@ -89,11 +102,11 @@ def test_a_commit_into_a_directory_costs_the_same_after_many_others(tmp_path):
     assert counted[-1]["link"] == 3  # the probe's two, and the commit
 
 
-def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path):
+def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path: Path) -> None:
     """Each request takes 10 to 100 ms, and stores charge for them."""
     table = S3Table(tmp_path)
 
-    def asked(until_offset):
+    def asked(until_offset: int) -> Counter[str]:
         before = s3().counts()
         load(table.open(), "nightly", until_offset)
         return s3().counts() - before
@@ -106,10 +119,10 @@ def test_a_commit_into_a_store_costs_the_same_requests_after_others(tmp_path):
     assert counted[-1].total() <= 26
 
 
-def test_to_find_many_places_asks_deltalake_for_none_of_them(tmp_path):
+def test_to_find_many_places_asks_deltalake_for_none_of_them(tmp_path: Path) -> None:
     """It replays the log for each: half a minute for a load of 5,000 partitions."""
 
-    def asked(partitions):
+    def asked(partitions: int) -> int:
         ranges = [OffsetRange("orders", number, 0, 1) for number in range(partitions)]
         epochs = {each.topic_partition: 3 for each in ranges}
         target = open_target(f"delta:{tmp_path}/{partitions}")

@@ -7,6 +7,9 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -85,12 +88,12 @@ print(json.dumps([len(gc.get_objects()), imported]))
 """
 
 
-def _config(servers):
+def _config(servers: str) -> ClientConfig:
     """As that of a write or read with no other options."""
     return sink_options({"kafka.bootstrap.servers": servers, "topic": "any"}).client
 
 
-def write_ten(servers, topic):
+def write_ten(servers: str, topic: str) -> int:
     """What a task does with ten rows; how many it reports."""
     rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
     options = sink_options({"kafka.bootstrap.servers": servers, "topic": topic})
@@ -98,7 +101,7 @@ def write_ten(servers, topic):
     return writer.write(iter([rows])).record_count
 
 
-def end_offset(servers, topic):
+def end_offset(servers: str, topic: str) -> Any:
     place = TopicPartition(topic, 0)
     with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
         return cluster.list_offsets([place], LATEST)[place].offset
@@ -107,7 +110,12 @@ def end_offset(servers, topic):
 @pytest.fixture(
     params=[SCHEMA, PLANNING, READING, WRITING], ids=["schema", "planning", "reading", "writing"]
 )
-def left_by_task(request, servers, new_topic, write):
+def left_by_task(
+    request: pytest.FixtureRequest,
+    servers: str,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+) -> Any:
     """(objects that a garbage collection goes through, whether pandas was imported)."""
     topic = new_topic()
     write(topic, 1, [b"v"] * 10)
@@ -117,21 +125,23 @@ def left_by_task(request, servers, new_topic, write):
     return json.loads(done.stdout)
 
 
-def test_the_worker_has_little_garbage_to_look_for(left_by_task):
+def test_the_worker_has_little_garbage_to_look_for(left_by_task: Any) -> None:
     """It collects after each task, before it takes the next: 50 ms of all that is imported. So do
     the processes in which Spark plans."""
     objects, _ = left_by_task
     assert objects < FEW_OBJECTS
 
 
-def test_a_task_does_not_import_pandas(left_by_task):
+def test_a_task_does_not_import_pandas(left_by_task: Any) -> None:
     """Arrow does where it is installed, as soon as it makes an array of Python objects: half a
     second of a worker's first task, and 40 MB."""
     _, imported = left_by_task
     assert not imported
 
 
-def test_the_next_task_needs_no_new_connection(new_topic, write, servers):
+def test_the_next_task_needs_no_new_connection(
+    new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     """One is three round trips, and with TLS and SCRAM some 50 ms, of a task that takes 10."""
     topic = new_topic()
     write(topic, 1, [b"v"] * 10)
@@ -143,7 +153,9 @@ def test_the_next_task_needs_no_new_connection(new_topic, write, servers):
         assert sent == first + Counter(Metadata=1, Fetch=1)
 
 
-def test_the_next_task_that_writes_needs_none_either_and_no_producer_id(new_topic, servers):
+def test_the_next_task_that_writes_needs_none_either_and_no_producer_id(
+    new_topic: Callable[..., str], servers: str
+) -> None:
     """Brokers remember each for a day, in each partition: one for each task of each micro-batch
     would be millions."""
     topic = new_topic()
@@ -155,7 +167,9 @@ def test_the_next_task_that_writes_needs_none_either_and_no_producer_id(new_topi
     assert end_offset(servers, topic) == 30
 
 
-def test_a_kept_producer_id_goes_on_in_a_topic_that_was_created_again(new_topic, servers):
+def test_a_kept_producer_id_goes_on_in_a_topic_that_was_created_again(
+    new_topic: Callable[..., str], servers: str
+) -> None:
     topic = new_topic()
     for _ in range(2):
         assert [write_ten(servers, topic) for _ in range(3)] == [10, 10, 10]
@@ -165,7 +179,7 @@ def test_a_kept_producer_id_goes_on_in_a_topic_that_was_created_again(new_topic,
             create_topic(cluster, topic, 1)
 
 
-def test_a_kept_producer_id_is_given_up_with_a_connection_or_after_an_error(tmp_path):
+def test_a_kept_producer_id_is_given_up_with_a_connection_or_after_an_error(tmp_path: Path) -> None:
     """The brokers of a cluster that was set up anew would give it to somebody else."""
     with EmbeddedBroker(tmp_path / "one") as broker:
         servers = broker.bootstrap_servers
@@ -185,7 +199,9 @@ def test_a_kept_producer_id_is_given_up_with_a_connection_or_after_an_error(tmp_
         assert sent["InitProducerId"] == 1
 
 
-def test_a_connection_that_is_lost_in_a_task_costs_the_next_one_a_producer_id(new_topic, servers):
+def test_a_connection_that_is_lost_in_a_task_costs_the_next_one_a_producer_id(
+    new_topic: Callable[..., str], servers: str
+) -> None:
     topic = new_topic()
     write_ten(servers, topic)
     with kept_cluster(_config(servers)) as cluster:
@@ -196,13 +212,15 @@ def test_a_connection_that_is_lost_in_a_task_costs_the_next_one_a_producer_id(ne
     assert sent["InitProducerId"] == 1
 
 
-def test_a_read_that_is_broken_off_leaves_no_connection(new_topic, write, servers):
+def test_a_read_that_is_broken_off_leaves_no_connection(
+    new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     """The answer to what it asked for last would be taken for the next task's."""
     topic = new_topic()
     write(topic, 3, [bytes(1_000)] * 7_000)
     options = batch_options({"kafka.bootstrap.servers": servers, "subscribe": topic})
     whole = ReadTask((OffsetRange(topic, 0, 0, 21_000),), {})
-    reading = read_task(options, ("value",), whole)
+    reading: Any = read_task(options, ("value",), whole)
     next(reading)
     reading.close()
     with requests() as sent:
@@ -210,7 +228,7 @@ def test_a_read_that_is_broken_off_leaves_no_connection(new_topic, write, server
     assert sent["ApiVersions"] == 1
 
 
-def test_a_kept_connection_that_the_broker_closed_is_made_anew(tmp_path):
+def test_a_kept_connection_that_the_broker_closed_is_made_anew(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         servers = broker.bootstrap_servers
         config = ClientConfig.from_options({"bootstrap.servers": servers})
@@ -221,12 +239,12 @@ def test_a_kept_connection_that_the_broker_closed_is_made_anew(tmp_path):
         assert again.topics(["kept"]) == {"kept": [0]}
 
 
-def test_a_kept_connection_that_the_broker_closed_loses_no_rows(tmp_path):
+def test_a_kept_connection_that_the_broker_closed_loses_no_rows(tmp_path: Path) -> None:
     """With acks=0 nobody would hear that what was sent on it went nowhere."""
     schema = StructType([StructField("value", BinaryType())])
     rows = pa.record_batch({"value": pa.array([b"v"] * 10, pa.binary())})
 
-    def write_rows(servers):
+    def write_rows(servers: str) -> int:
         given = {"kafka.bootstrap.servers": servers, "topic": "kept", "kafka.acks": "0"}
         return KafkalogWriter(sink_options(given), schema).write(iter([rows])).record_count
 
@@ -243,14 +261,16 @@ def test_a_kept_connection_that_the_broker_closed_loses_no_rows(tmp_path):
             assert not deadline.expired, end
 
 
-def test_the_next_task_knows_topics_that_were_created_again(new_topic, write, servers):
+def test_the_next_task_knows_topics_that_were_created_again(
+    new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     """Each topic of it, whichever it asks for first."""
     config = ClientConfig.from_options({"bootstrap.servers": servers})
     topics = sorted([new_topic(), new_topic()])
     given = {"subscribe": ",".join(topics), "maxPartitionsPerTask": "2"}
     options = batch_options({"kafka.bootstrap.servers": servers, **given})
 
-    def read():
+    def read() -> Counter[Any]:
         reader = KafkalogReader(options, ("topic",))
         (task,) = reader.partitions()
         found = [name for rows in reader.read(task) for name in rows.column("topic").to_pylist()]
@@ -266,7 +286,7 @@ def test_the_next_task_knows_topics_that_were_created_again(new_topic, write, se
     assert read() == {topics[0]: 10, topics[1]: 7}
 
 
-def test_other_settings_have_other_connections(servers):
+def test_other_settings_have_other_connections(servers: str) -> None:
     given = {"bootstrap.servers": servers}
     with kept_cluster(ClientConfig.from_options(given)) as first:
         pass
@@ -274,7 +294,9 @@ def test_other_settings_have_other_connections(servers):
         assert second is not first
 
 
-def test_tasks_with_other_settings_in_between_cost_no_connection(new_topic, write, servers):
+def test_tasks_with_other_settings_in_between_cost_no_connection(
+    new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     """A worker reads in one task and writes in the next, as they come."""
     topic = new_topic()
     write(topic, 1, [b"v"] * 10)
@@ -289,7 +311,7 @@ def test_tasks_with_other_settings_in_between_cost_no_connection(new_topic, writ
         assert sent["InitProducerId"] == bool(opened)
 
 
-def test_only_a_few_settings_have_connections(servers):
+def test_only_a_few_settings_have_connections(servers: str) -> None:
     kept = []
     for number in range(python_worker._MOST_KEPT + 1):
         given = {"bootstrap.servers": servers, "client.id": str(number)}
@@ -298,7 +320,9 @@ def test_only_a_few_settings_have_connections(servers):
     assert [connection.closed for connection in kept] == [True] + [False] * python_worker._MOST_KEPT
 
 
-def test_connections_that_nobody_used_for_a_minute_are_made_anew(servers, monkeypatch):
+def test_connections_that_nobody_used_for_a_minute_are_made_anew(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = ClientConfig.from_options({"bootstrap.servers": servers})
     with kept_cluster(config) as cluster:
         used = cluster.any_broker()

@@ -6,11 +6,14 @@ allocate.
 
 import resource
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
+from typing_extensions import Buffer
 
 from pyspark_kafkalog.arrow import decode
 from pyspark_kafkalog.arrow.decode import BYTES_PER_BATCH, ROWS_PER_BATCH
@@ -21,13 +24,13 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.fetcher import FETCH_BYTES, Fetcher
 from pyspark_kafkalog.record import batch
 from pyspark_kafkalog.record.crc import crc32c
-from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.options import SourceOptions, batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
 from pyspark_kafkalog.source.python_worker import close_kept
 from pyspark_kafkalog.source.reader import KafkalogReader, read_task
-from tests.counted_work.function_calls import function_calls
+from tests.counted_work.function_calls import FunctionCalls, function_calls
 from tests.counted_work.requests import received, requests
-from tests.pyspark_kafkalog.client.scripted import LIST_OFFSETS, ScriptedBroker
+from tests.pyspark_kafkalog.client.scripted import LIST_OFFSETS, Request, ScriptedBroker
 
 TRIES = 5
 CALLS_OF_A_BATCH = 30
@@ -35,20 +38,25 @@ CALLS_OF_A_BATCH = 30
 
 
 @pytest.fixture
-def source(servers):
+def source(servers: str) -> Callable[..., SourceOptions]:
     """source(topic, **options) -> what a query for this topic was given."""
 
-    def options(topic, **given):
+    def options(topic: str, **given: str) -> SourceOptions:
         return batch_options({"kafka.bootstrap.servers": servers, "subscribe": topic, **given})
 
     return options
 
 
 @pytest.fixture
-def read(source):
+def read(source: Callable[..., SourceOptions]) -> Callable[..., Any]:
     """read(topic, until_offset, columns, start_offset=0) -> how many rows, in how many batches."""
 
-    def rows_of(topic, until_offset, columns=DEFAULT_COLUMNS, start_offset=0):
+    def rows_of(
+        topic: str,
+        until_offset: int,
+        columns: tuple[str, ...] = DEFAULT_COLUMNS,
+        start_offset: int = 0,
+    ) -> tuple[Any, int]:
         task = ReadTask((OffsetRange(topic, 0, start_offset, until_offset),), {})
         batches = [rows.num_rows for rows in read_task(source(topic), columns, task)]
         return sum(batches), len(batches)
@@ -57,10 +65,12 @@ def read(source):
 
 
 @pytest.fixture
-def calls_of_reading(new_topic, write, read):
+def calls_of_reading(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> Callable[[int, int], FunctionCalls]:
     """calls_of_reading(batches, records) -> the calls to read so many batches of so many each."""
 
-    def calls(batches, records):
+    def calls(batches: int, records: int) -> FunctionCalls:
         topic = new_topic()
         write(topic, batches, [b"v"] * records)
         found = []
@@ -75,7 +85,9 @@ def calls_of_reading(new_topic, write, read):
     return calls
 
 
-def test_a_record_costs_no_call_and_a_batch_few(calls_of_reading):
+def test_a_record_costs_no_call_and_a_batch_few(
+    calls_of_reading: Callable[[int, int], FunctionCalls],
+) -> None:
     """A call for each record takes as long as decoding it: the read would be half as fast."""
     few, many = calls_of_reading(20, 10), calls_of_reading(20, 200)
     assert many.total == few.total
@@ -83,14 +95,19 @@ def test_a_record_costs_no_call_and_a_batch_few(calls_of_reading):
     assert twice.total - few.total <= 20 * CALLS_OF_A_BATCH
 
 
-def test_every_byte_is_checked_once(new_topic, write, read, monkeypatch):
+def test_every_byte_is_checked_once(
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    read: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A second CRC of each batch took a fifth of the time in which 1 kB records are decoded."""
     topic = new_topic()
     write(topic, 20, [b"v" * 1_000] * 10)
     checked = []
 
-    def counting(data, crc=0):
-        checked.append(len(data))
+    def counting(data: Buffer, crc: int = 0) -> int:
+        checked.append(memoryview(data).nbytes)
         return crc32c(data, crc)
 
     # Where it is used, since compiled modules call it unseen.
@@ -101,14 +118,19 @@ def test_every_byte_is_checked_once(new_topic, write, read, monkeypatch):
     assert 200_000 <= sum(checked) <= 210_000
 
 
-def test_a_request_is_one_send(calls_of_reading):
+def test_a_request_is_one_send(calls_of_reading: Callable[[int, int], FunctionCalls]) -> None:
     """A header sent apart from its body waits for an acknowledgement where TCP_NODELAY is not."""
     counted = calls_of_reading(1, 1)
     assert counted.by_name["socket.sendall"] == len(("ApiVersions", "Metadata", "Fetch"))
 
 
 @pytest.mark.parametrize("columns", [DEFAULT_COLUMNS, ("value",), ("offset",)])
-def test_bytes_are_copied_once_from_the_answer_into_arrow(new_topic, write, read, columns):
+def test_bytes_are_copied_once_from_the_answer_into_arrow(
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    read: Callable[..., Any],
+    columns: tuple[str, ...],
+) -> None:
     """A copy more of each fetched byte costs some 5% of a read, and a task half of its memory."""
     topic = new_topic()
     write(topic, 1, [b"v" * 1000] * 3_500)
@@ -129,7 +151,9 @@ def test_bytes_are_copied_once_from_the_answer_into_arrow(new_topic, write, read
     assert allocated_bytes <= wanted * BYTES_PER_BATCH + 600_000
 
 
-def test_columns_that_nobody_wants_take_no_memory(new_topic, write, read):
+def test_columns_that_nobody_wants_take_no_memory(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> None:
     """`.schema("offset long")` counts records of a topic that is larger than all memory."""
     topic = new_topic()
     write(topic, 1, [b"v"] * ROWS_PER_BATCH)
@@ -139,7 +163,9 @@ def test_columns_that_nobody_wants_take_no_memory(new_topic, write, read):
     assert pool.total_bytes_allocated() - before_bytes <= 8 * ROWS_PER_BATCH + 1_000
 
 
-def test_arrow_batches_are_full_and_have_one_room_each(new_topic, write, read):
+def test_arrow_batches_are_full_and_have_one_room_each(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> None:
     """Small batches slow Spark down; a room that nobody fills is 8 MiB for nothing."""
     topic = new_topic()
     write(topic, 25, [b"v"] * 1_000)
@@ -149,7 +175,9 @@ def test_arrow_batches_are_full_and_have_one_room_each(new_topic, write, read):
     assert pool.total_bytes_allocated() - before_bytes <= 3 * (BYTES_PER_BATCH + 100_000)
 
 
-def test_the_memory_of_answers_is_used_again(new_topic, write, read):
+def test_the_memory_of_answers_is_used_again(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> None:
     """Memory anew for each answer is cleared by the kernel page by page: 5% of a read."""
     topic = new_topic()
     write(topic, 20, [b"v" * 1000] * 1_000)
@@ -162,7 +190,9 @@ def test_the_memory_of_answers_is_used_again(new_topic, write, read):
     assert min(faults) <= 2_500
 
 
-def test_answers_take_turns_in_two_buffers(new_topic, write, servers):
+def test_answers_take_turns_in_two_buffers(
+    new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     """A new one is cleared by Python, too: that took as long as receiving what came into it."""
     topic = new_topic()
     write(topic, 20, [b"v" * 1000] * 1_000)
@@ -174,7 +204,9 @@ def test_answers_take_turns_in_two_buffers(new_topic, write, servers):
         assert len({id(buffer) for buffer in buffers}) == 2
 
 
-def test_a_range_is_fetched_in_full_answers_and_none_beyond_its_end(new_topic, write, read):
+def test_a_range_is_fetched_in_full_answers_and_none_beyond_its_end(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> None:
     """An empty fetch at the end of each range waits for 500 ms in every task of a stream."""
     topic = new_topic()
     write(topic, 12, [bytes(1_000)] * 1_000)
@@ -185,7 +217,9 @@ def test_a_range_is_fetched_in_full_answers_and_none_beyond_its_end(new_topic, w
     assert answers.bytes <= 12_000 * 1_020 + 2 * (FETCH_BYTES - 4 * 1_000_000)
 
 
-def test_a_small_range_of_a_large_partition_receives_little(new_topic, write, read):
+def test_a_small_range_of_a_large_partition_receives_little(
+    new_topic: Callable[..., str], write: Callable[..., None], read: Callable[..., Any]
+) -> None:
     """Each of many small ranges, or micro-batches, would fetch 4 MiB otherwise, and drop them."""
     topic = new_topic()
     write(topic, 40, [bytes(1_000)] * 100)
@@ -197,8 +231,11 @@ def test_a_small_range_of_a_large_partition_receives_little(new_topic, write, re
 
 @pytest.mark.parametrize("partitions", [1, 50])
 def test_a_query_is_planned_by_as_many_requests_whatever_its_partitions(
-    new_topic, write, source, partitions
-):
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    source: Callable[..., SourceOptions],
+    partitions: int,
+) -> None:
     """One request for each partition makes 1,000 of them a second of planning, for each query."""
     topic = new_topic(partitions)
     write(topic, 1, [b"v"], partition=partitions - 1)
@@ -211,7 +248,9 @@ def test_a_query_is_planned_by_as_many_requests_whatever_its_partitions(
     assert sent == {"ApiVersions": 1, "Metadata": 1, "Fetch": 1}
 
 
-def test_topics_with_nothing_to_read_are_asked_for_once_more_all_together(new_topic, write, source):
+def test_topics_with_nothing_to_read_are_asked_for_once_more_all_together(
+    new_topic: Callable[..., str], write: Callable[..., None], source: Callable[..., SourceOptions]
+) -> None:
     """No task reads them, so the plan itself looks whether they are the topics that they were."""
     topics = [new_topic(2) for _ in range(5)]
     write(topics[0], 1, [b"v"])
@@ -221,7 +260,9 @@ def test_topics_with_nothing_to_read_are_asked_for_once_more_all_together(new_to
     assert sent == {"ApiVersions": 1, "Metadata": 2, "ListOffsets": 2}
 
 
-def test_a_task_of_many_ranges_connects_once(new_topic, write, source):
+def test_a_task_of_many_ranges_connects_once(
+    new_topic: Callable[..., str], write: Callable[..., None], source: Callable[..., SourceOptions]
+) -> None:
     """A connection costs three round trips before the first record comes."""
     topic = new_topic(8)
     for partition in range(8):
@@ -233,10 +274,10 @@ def test_a_task_of_many_ranges_connects_once(new_topic, write, source):
     assert sent == {"ApiVersions": 1, "Metadata": 1, "Fetch": 8}
 
 
-def test_each_broker_is_asked_once_for_all_of_its_partitions():
+def test_each_broker_is_asked_once_for_all_of_its_partitions() -> None:
     """Where a broker is asked twice, each plan takes a round trip more for each of the brokers."""
 
-    def ends(request):
+    def ends(request: Request) -> bytes:
         asked = ListOffsetsRequest.decode(request.body, version=request.version)
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
         partitions = [

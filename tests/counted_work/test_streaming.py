@@ -1,6 +1,8 @@
 """What a running stream asks of brokers: the same for each micro-batch, however long it runs."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,13 @@ CONNECTING = Counter(ApiVersions=1)
 
 
 @pytest.fixture
-def stream(servers, new_topic):
+def stream(
+    servers: str, new_topic: Callable[..., str]
+) -> Iterator[Callable[..., tuple[str, KafkalogStreamReader]]]:
     """stream(**options) -> a topic, and the reader of a query; closed at the end."""
     readers = []
 
-    def start(**options):
+    def start(**options: str) -> tuple[str, KafkalogStreamReader]:
         topic = new_topic(PARTITIONS)
         given = {"kafka.bootstrap.servers": servers, "subscribe": topic, **options}
         given["startingOffsets"] = "earliest"
@@ -30,7 +34,9 @@ def stream(servers, new_topic):
         reader.stop()
 
 
-def micro_batch(reader, start):
+def micro_batch(
+    reader: KafkalogStreamReader, start: dict[str, dict[str, int]]
+) -> tuple[Any, Any, Counter[str]]:
     """The end of the next micro-batch, its tasks, and what its plan asked."""
     with requests() as sent:
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -38,7 +44,9 @@ def micro_batch(reader, start):
     return end, tasks, sent
 
 
-def test_each_micro_batch_is_planned_by_the_same_few_requests(stream, write):
+def test_each_micro_batch_is_planned_by_the_same_few_requests(
+    stream: Callable[..., tuple[str, KafkalogStreamReader]], write: Callable[..., None]
+) -> None:
     """They are most of the driver's own time in a stream of small batches, which runs for years."""
     topic, reader = stream()
     with requests() as sent:
@@ -55,7 +63,9 @@ def test_each_micro_batch_is_planned_by_the_same_few_requests(stream, write):
     assert sent == {"Metadata": 1, "ListOffsets": 1}
 
 
-def test_each_task_of_a_micro_batch_fetches_once_what_is_there(stream, write):
+def test_each_task_of_a_micro_batch_fetches_once_what_is_there(
+    stream: Callable[..., tuple[str, KafkalogStreamReader]], write: Callable[..., None]
+) -> None:
     """A fetch more doubles the time of a small task, or waits at the partition's end. A worker's
     later tasks use the connection of its first."""
     topic, reader = stream()
@@ -68,7 +78,9 @@ def test_each_task_of_a_micro_batch_fetches_once_what_is_there(stream, write):
         assert sent == (CONNECTING if not number else Counter()) + Counter(Metadata=1, Fetch=1)
 
 
-def test_a_stream_that_may_lose_data_looks_once_more_for_its_partitions(stream, write):
+def test_a_stream_that_may_lose_data_looks_once_more_for_its_partitions(
+    stream: Callable[..., tuple[str, KafkalogStreamReader]], write: Callable[..., None]
+) -> None:
     """A second look is what tells it which partitions are gone; a third tells nothing."""
     topic, reader = stream(failOnDataLoss="false")
     offsets = reader.initialOffset()
@@ -79,7 +91,9 @@ def test_a_stream_that_may_lose_data_looks_once_more_for_its_partitions(stream, 
         assert sent == {"Metadata": 2, "ListOffsets": 2}
 
 
-def test_a_limit_in_bytes_samples_by_one_request(stream, write):
+def test_a_limit_in_bytes_samples_by_one_request(
+    stream: Callable[..., tuple[str, KafkalogStreamReader]], write: Callable[..., None]
+) -> None:
     """A request for each partition with a backlog would take longer than the batch it plans."""
     topic, reader = stream(maxBytesPerTrigger="1000")
     offsets = reader.initialOffset()

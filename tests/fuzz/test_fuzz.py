@@ -4,6 +4,7 @@
 """
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ _EXTREMES = [
 
 
 @st.composite
-def edited(draw, kind):
+def edited(draw: st.DrawFn, kind: str) -> bytes:
     """A seed with some bytes overwritten, cut out, put in or doubled."""
     data = bytearray(draw(st.sampled_from(corpus.read_seeds(kind))))
     for _ in range(draw(st.integers(1, 6))):
@@ -49,7 +50,7 @@ def edited(draw, kind):
 
 
 @pytest.fixture(scope="module")
-def broker():
+def broker() -> Iterator[BrokerTarget]:
     target = BrokerTarget()
     yield target
     target.restart()
@@ -57,43 +58,47 @@ def broker():
 
 
 @given(frame=edited("frames"))
-def test_edited_requests(broker, frame):
+def test_edited_requests(broker: BrokerTarget, frame: bytes) -> None:
     broker.feed(frame)
     broker.check_kept()
 
 
 @given(records=edited("batches"))
-def test_edited_batches_with_right_checksums_are_kept_or_refused(broker, records):
+def test_edited_batches_with_right_checksums_are_kept_or_refused(
+    broker: BrokerTarget, records: bytes
+) -> None:
     broker.feed_records(records)
     broker.check_kept()
 
 
 @given(data=edited("batches"))
-def test_edited_batches(data):
+def test_edited_batches(data: bytes) -> None:
     feed_batches(data)
 
 
 @given(codec=st.integers(0, 8), data=st.binary(max_size=300))
-def test_any_compressed_bytes(codec, data):
+def test_any_compressed_bytes(codec: int, data: bytes) -> None:
     feed_decompressors(codec, data)
 
 
 @given(data=edited("batches"), codec=st.integers(1, 4))
-def test_edited_compressed_bytes(data, codec):
+def test_edited_compressed_bytes(data: bytes, codec: int) -> None:
     feed_decompressors(codec, data[61:])
 
 
 @given(version=st.integers(0, 12), body=st.binary(max_size=200))
-def test_any_answer(version, body):
+def test_any_answer(version: int, body: bytes) -> None:
     feed_answers(version, body)
 
 
 @given(data=edited("directories"))
-def test_edited_directories(data):
+def test_edited_directories(data: bytes) -> None:
     feed_directory(corpus.unpack(data))
 
 
-def test_the_seeds_are_what_the_script_makes(tmp_path, monkeypatch):
+def test_the_seeds_are_what_the_script_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every API and version has its seed; those of an older broker may stay."""
     monkeypatch.setattr(corpus, "SEEDS", tmp_path)
     corpus.main()

@@ -151,7 +151,7 @@ class Load(Step):
             session = world.spark
         elif self.kill is not None and world.killable is not None:
             return world.killable.load(arguments, self.kill)
-        return pyspark_kafkalog.load(session, **arguments)  # type: ignore[call-overload]
+        return pyspark_kafkalog.load(session, **arguments)
 
     def _options(self, world: World, asked: Asked) -> dict[str, str]:
         options = {

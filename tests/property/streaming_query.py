@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -23,6 +22,7 @@ from pyspark_kafkalog.source.options import sink_options, stream_options
 from pyspark_kafkalog.source.stream_reader import JsonOffsets, KafkalogStreamReader
 from pyspark_kafkalog.source.stream_writer import KafkalogStreamWriter
 from tests.crash.sink_steps import task_of_batches
+from tests.property.task_session import pickled
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 
@@ -109,7 +109,7 @@ class StreamingQuery:
             "checkpointLocation": str(self.checkpoint),
         }
         options = sink_options(given)
-        writer = cloudpickle.dumps(KafkalogStreamWriter(options, SCHEMA))
+        writer = pickled(KafkalogStreamWriter(options, SCHEMA))
         try:
             for number, rows in enumerate(batch.tasks[:twins]):
                 self._task(writer, number, 1, rows)

@@ -23,6 +23,11 @@ from pyspark.errors import PythonException
 from pyspark_kafkalog import DefaultSource, LoadSink
 
 
+def pickled(sent: object) -> bytes:
+    """As Spark sends it to a task."""
+    return bytes(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
+
+
 class TaskSession:
     """A SparkSession to `load` without a DataFrame transform. `before_tasks(n)` is called before
     the tasks of the n-th commit run, `after_tasks(n)` when they have; with `runs_twice` each task
@@ -53,7 +58,7 @@ class TaskSession:
     def collect(self) -> list[Any]:
         self._before_tasks(self._commits)
         self._commits += 1
-        sent = cloudpickle.dumps(self._function.function)
+        sent = pickled(self._function.function)
         rows = []
         for number in range(self._tasks):
             for _ in range(2 if self._runs_twice else 1):
@@ -134,7 +139,7 @@ class StreamQuery:
         parts = reader.partitions(start, end)
         commit_rows(
             lambda: LoadSink(self._sink).streamWriter(schema, False),
-            [pickle.loads(cloudpickle.dumps((reader, part))) for part in parts],
+            [pickle.loads(pickled((reader, part))) for part in parts],
             batch,
         )
         (self._checkpoint / "commits" / str(batch)).write_text("v1\n{}")
@@ -149,13 +154,13 @@ def write_rows(source: Mapping[str, str], sink: Mapping[str, str]) -> None:
     topic = DefaultSource(dict(source))
     schema = topic.schema()
     reader = topic.reader(schema)
-    parts = [pickle.loads(cloudpickle.dumps((reader, part))) for part in reader.partitions()]
+    parts = [pickle.loads(pickled((reader, part))) for part in reader.partitions()]
     commit_rows(lambda: LoadSink(dict(sink)).writer(schema, False), parts)
 
 
 def commit_rows(make_writer: Callable[[], Any], parts: list[Any], *batch: int) -> None:
     """The tasks of one write and its commit, or its abort after a task that failed."""
-    sent = cloudpickle.dumps(make_writer())
+    sent = pickled(make_writer())
     messages: list[Any] = []
     before = TaskContext._taskContext
     try:

@@ -8,6 +8,7 @@ older value show again once a reader could have seen the later one.
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 
 class CompactedLogAgainstDict(RuleBasedStateMachine):
     @initialize(map_entries=st.integers(1, 8), read_bytes=st.sampled_from([0, 1 << 20]))
-    def open(self, map_entries, read_bytes):
+    def open(self, map_entries: int, read_bytes: int) -> None:
         self.now_ms = NOW_MS
         self.files = MemoryFiles()
         self.files.make_directory(DIRECTORY)
@@ -46,13 +47,13 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
             load_factor=1.0,
             io_buffer_bytes=read_bytes,
         )
-        self.appended = {}
-        self.aborted = {}
+        self.appended: dict[int, Any] = {}
+        self.aborted: dict[int, bool] = {}
         self.committed_until = 0
         self.producer_id = 0
         self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, CLEAN)
 
-    def clock(self):
+    def clock(self) -> int:
         return self.now_ms
 
     @rule(
@@ -61,7 +62,9 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         age_ms=st.integers(-50, 50),
         producer=st.sampled_from(["none", "idempotent", "committed", "aborted"]),
     )
-    def append(self, pairs, codec, age_ms, producer):
+    def append(
+        self, pairs: list[tuple[bytes, int | None]], codec: int, age_ms: int, producer: str
+    ) -> None:
         start = self.log.log_end_offset
         values = [None if size is None else b"%d." % start + bytes(size) for _, size in pairs]
         keys = [key for key, _ in pairs]
@@ -86,7 +89,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
             self.aborted[start + number] = producer == "aborted"
 
     @property
-    def latest(self):
+    def latest(self) -> dict[Any, Any]:
         """The newest row of each key that a reader may see."""
         start = self.log.log_start_offset
         return {
@@ -96,7 +99,7 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         }
 
     @rule(share=st.integers(0, 100))
-    def truncate(self, share):
+    def truncate(self, share: int) -> None:
         """Somewhere above the high watermark that the cleaner went by, which was the log's end."""
         first = max(self.committed_until, self.log.log_start_offset)
         self.log.truncate_to(first + (self.log.log_end_offset - first) * share // 100)
@@ -111,23 +114,23 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
                 self.aborted |= {offset: True for offset in self.appended if offset >= unstable}
 
     @rule(share=st.integers(0, 100))
-    def delete_records(self, share):
+    def delete_records(self, share: int) -> None:
         start = self.log.log_start_offset
         self.log.advance_log_start_offset(start + (self.log.log_end_offset - start) * share // 100)
         self.log.delete_old_segments(self.log.log_end_offset)
 
     @rule(passed_ms=st.integers(0, 80))
-    def pass_time(self, passed_ms):
+    def pass_time(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         self.log.remove_expired_producers(60)
         self.log.remove_deleted_files()
 
     @rule()
-    def roll(self):
+    def roll(self) -> None:
         self.log.roll()
 
     @rule(passes=st.integers(1, 3))
-    def clean(self, passes):
+    def clean(self, passes: int) -> None:
         cleaner = cleaner_of({TP: self.log}, self.files, self.clock)
         for _ in range(passes):
             cleaner.clean_next(InlineWorker(self.files, self.settings))
@@ -135,47 +138,47 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
         self.committed_until = self.log.log_end_offset
 
     @rule()
-    def flush(self):
+    def flush(self) -> None:
         self.log.flush()
 
     @rule()
-    def crash(self):
+    def crash(self) -> None:
         self.files = self.files.crash()
         self.reopen(first_dirty_offset=self.log.first_dirty_offset)
 
     @rule()
-    def crash_without_the_cleaners_checkpoint(self):
+    def crash_without_the_cleaners_checkpoint(self) -> None:
         self.files = self.files.crash()
         self.reopen()
 
     @rule()
-    def lose_power(self):
+    def lose_power(self) -> None:
         self.log.flush()
         self.files = self.files.crash(power_loss=True)
         self.reopen(first_dirty_offset=self.log.first_dirty_offset)
 
     @rule()
-    def close(self):
+    def close(self) -> None:
         self.log.close()
         self.reopen(was_clean=True, first_dirty_offset=self.log.first_dirty_offset)
 
-    def reopen(self, **known):
+    def reopen(self, **known: Any) -> None:
         end_offset = self.log.log_end_offset
         points = self.log.recovery_point, self.log.log_start_offset
-        known = LogCheckpoint(*points, **known)
-        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, known)
+        checkpoint = LogCheckpoint(*points, **known)
+        self.log = Log(DIRECTORY, CONFIG, self.clock, self.files, checkpoint)
         assert self.log.log_end_offset == end_offset
 
     @invariant()
-    def everything_left_was_appended_there(self):
-        self.left = [tuple(row) for row in rows(self.log)]
+    def everything_left_was_appended_there(self) -> None:
+        self.left: list[tuple[Any, ...]] = [tuple(row) for row in rows(self.log)]
         offsets = [row[0] for row in self.left]
         assert offsets == sorted(set(offsets))
         for row in self.left:
             assert row == self.appended[row[0]]
 
     @invariant()
-    def the_latest_of_each_key_is_there(self):
+    def the_latest_of_each_key_is_there(self) -> None:
         left = {row[0] for row in self.left}
         for offset, key, value, _ in self.latest.values():
             if value is not None:
@@ -185,10 +188,10 @@ class CompactedLogAgainstDict(RuleBasedStateMachine):
                 assert not [row for row in self.left if row[1] == key and row[0] < offset]
 
     @invariant()
-    def nothing_is_open(self):
+    def nothing_is_open(self) -> None:
         assert self.log.last_stable_offset(self.log.log_end_offset) == self.log.log_end_offset
 
-    def teardown(self):
+    def teardown(self) -> None:
         """In the end, cleaned with a map large enough and after the horizon, only the latest."""
         if not hasattr(self, "log"):
             return

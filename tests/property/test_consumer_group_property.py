@@ -10,6 +10,8 @@ stable with every live member in it.
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ from broker.coordinator.consumer_group import (
     ConsumerGroupState,
 )
 from broker.coordinator.consumer_group_records import TopicIdPartition
+from broker.coordinator.consumer_groups import HeartbeatAnswer
 from broker.coordinator.topic_regex import resolve
 from tests.broker.coordinator.consumer_in_memory import ConsumerCoordinated, Member
 from tests.broker.coordinator.in_memory import GROUP
@@ -58,20 +61,20 @@ class SimulatedMember(Member):
     """The last answer did not come, or it wishes other things: it says everything."""
     wanted: frozenset[TopicIdPartition] = frozenset()
 
-    def take(self, answer):
+    def take(self, answer: HeartbeatAnswer) -> None:
         self.epoch = answer.epoch
         if answer.assigned is not None:
             self.wanted = frozenset(answer.assigned)
         if not self.slow:
             self.owned = self.wanted
 
-    def start_again(self):
+    def start_again(self) -> None:
         self.epoch, self.owned, self.wanted = 0, frozenset(), frozenset()
 
 
 class ConsumerGroups(RuleBasedStateMachine):
     @initialize(assignor=st.sampled_from(["uniform", "range"]), interval=st.sampled_from([0, 1000]))
-    def begin(self, assignor, interval):
+    def begin(self, assignor: str, interval: int) -> None:
         self.coordinated = ConsumerCoordinated(
             {
                 "group.consumer.assignment.interval.ms": str(interval),
@@ -84,7 +87,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     # What happens to members.
 
-    def make(self, instance_id, wishes):
+    def make(self, instance_id: str | None, wishes: Mapping[str, Sequence[str]]) -> None:
         self.numbers += 1
         member = SimulatedMember(
             self.coordinated,
@@ -98,17 +101,17 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.members) < 8)
     @rule(is_static=st.booleans(), wishes=WISHES)
-    def start(self, is_static, wishes):
+    def start(self, is_static: bool, wishes: dict[str, Sequence[str]]) -> None:
         self.make(f"instance-{self.numbers}" if is_static else None, wishes)
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def crash(self, data):
+    def crash(self, data: st.DataObject) -> None:
         self.members.remove(self.pick(data))
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), for_a_while=st.booleans())
-    def leave(self, data, for_a_while):
+    def leave(self, data: st.DataObject, for_a_while: bool) -> None:
         member = self.pick(data)
         self.members.remove(member)
         static = member.instance_id is not None and for_a_while
@@ -117,25 +120,25 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: any(m.instance_id for m in self.members) and len(self.members) < 8)
     @rule(data=st.data(), leaves=st.booleans())
-    def come_back(self, data, leaves):
+    def come_back(self, data: st.DataObject, leaves: bool) -> None:
         """A static member is started again, while its predecessor may still run."""
         old = data.draw(st.sampled_from([each for each in self.members if each.instance_id]))
         if leaves:
             self.members.remove(old)
             with contextlib.suppress(BrokerResponseError):
                 old.leave(LEAVE_FOR_A_WHILE_EPOCH)
-        wishes = {name: old.fields[name] for name in ("topics", "regex")}
+        wishes: dict[str, Any] = {name: old.fields[name] for name in ("topics", "regex")}
         self.make(old.instance_id, wishes)
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def pause_or_resume(self, data):
+    def pause_or_resume(self, data: st.DataObject) -> None:
         member = self.pick(data)
         member.paused = not member.paused
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def begin_or_end_work(self, data):
+    def begin_or_end_work(self, data: st.DataObject) -> None:
         member = self.pick(data)
         member.slow = not member.slow
         if not member.slow:
@@ -143,7 +146,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), wishes=WISHES)
-    def wish(self, data, wishes):
+    def wish(self, data: st.DataObject, wishes: dict[str, Sequence[str]]) -> None:
         member = self.pick(data)
         member.fields |= wishes
         member.unsure = True
@@ -151,7 +154,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def lose_an_answer(self, data):
+    def lose_an_answer(self, data: st.DataObject) -> None:
         member = self.pick(data)
         if member.epoch > 0 and not member.paused:
             self.guarded(member, member.ask)
@@ -159,42 +162,42 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def heartbeat(self, data):
+    def heartbeat(self, data: st.DataObject) -> None:
         self.beat(self.pick(data))
 
     # What happens around them.
 
     @rule(name=st.sampled_from(TOPICS), more=st.integers(1, 3))
-    def grow(self, name, more):
+    def grow(self, name: str, more: int) -> None:
         known = self.coordinated.topics.topic(name)
         self.coordinated.topics.put(name, more + len(known.partitions if known else ()))
 
     @rule(name=st.sampled_from(TOPICS))
-    def delete(self, name):
+    def delete(self, name: str) -> None:
         if self.coordinated.topics.topic(name) is not None:
             self.coordinated.topics.delete(name)
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 12.0, 31.0, 46.0]))
-    def pass_time(self, seconds):
+    def pass_time(self, seconds: float) -> None:
         self.run_for(seconds)
 
     @rule()
-    def finish_aside(self):
+    def finish_aside(self) -> None:
         self.coordinated.finish_aside()
 
     @rule()
-    def restart_coordinator(self):
+    def restart_coordinator(self) -> None:
         self.coordinated.restart()
 
     @rule()
-    def log_refuses_or_recovers(self):
+    def log_refuses_or_recovers(self) -> None:
         refuses = self.coordinated.log.error is None
         self.coordinated.log.error = CoordinatorNotAvailableError() if refuses else None
 
     # What must hold.
 
     @invariant()
-    def one_owner_whatever_happens(self):
+    def one_owner_whatever_happens(self) -> None:
         group = self.group()
         if group is None:
             return
@@ -213,7 +216,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             assert all(group.owners.get(each) == member.member_id for each in member.owned)
 
     @invariant()
-    def stable_is_complete(self):
+    def stable_is_complete(self) -> None:
         group = self.group()
         if group is None or group.state is not ConsumerGroupState.STABLE:
             return
@@ -226,7 +229,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         for member in group.members.values():
             assert {names[p.topic_id] for p in member.current.assigned} <= group.topics_of(member)
 
-    def teardown(self):
+    def teardown(self) -> None:
         """Left alone, the group becomes stable with all its members."""
         self.coordinated.log.error = None
         for member in self.members:
@@ -251,20 +254,21 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     # How members behave.
 
-    def wishes(self, members) -> set[str]:
+    def wishes(self, members: list[SimulatedMember]) -> set[str]:
         names = {topic.name for topic in self.coordinated.topics.topics()}
-        wanted = {name for member in members for name in member.fields["topics"]}
-        regexes = [member.fields["regex"] for member in members]
+        fields: list[dict[str, Any]] = [member.fields for member in members]
+        wanted = {name for each in fields for name in each["topics"]}
+        regexes = [each["regex"] for each in fields]
         return (wanted & names).union(*resolve(regexes, names).values())
 
     def group(self) -> ConsumerGroup | None:
         holder = self.coordinated.groups.find_loaded(GROUP)
         return None if holder is None else holder.consumer
 
-    def pick(self, data) -> SimulatedMember:
+    def pick(self, data: st.DataObject) -> SimulatedMember:
         return data.draw(st.sampled_from(self.members))
 
-    def is_accepted(self, group, member) -> bool:
+    def is_accepted(self, group: ConsumerGroup, member: SimulatedMember) -> bool:
         """Whether the coordinator would take its heartbeat for one of a member that may own."""
         known = group.members.get(member.member_id)
         if known is None or member.epoch <= 0 or known.current.epoch <= 0:
@@ -275,7 +279,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             return False
         return True
 
-    def run_for(self, seconds):
+    def run_for(self, seconds: float) -> None:
         while seconds > 0:
             self.coordinated.finish_aside()
             step_s = min(HEARTBEAT_S, seconds)
@@ -285,7 +289,7 @@ class ConsumerGroups(RuleBasedStateMachine):
                 self.beat(member)
                 self.one_owner_whatever_happens()
 
-    def beat(self, member):
+    def beat(self, member: SimulatedMember) -> None:
         if member.paused or member.fenced:
             return
         if member.epoch == 0:
@@ -294,7 +298,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         member.unsure = False
         self.guarded(member, lambda: member.beat(**(member.fields if says_all else {})))
 
-    def guarded(self, member, ask):
+    def guarded(self, member: SimulatedMember, ask: Callable[..., HeartbeatAnswer]) -> None:
         try:
             ask()
         except (FencedMemberEpochError, UnknownMemberIdError):

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import EmbeddedBroker
 from pyspark_kafkalog.warehouse import deleted_topics
@@ -47,27 +48,27 @@ MOST_EPISODES = 6
 
 
 @pytest.fixture(scope="module")
-def broker():
+def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(config=BROKER) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def client(broker):
+def client(broker: EmbeddedBroker) -> Iterator[RawClient]:
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with RawClient(host, int(port), timeout_s=60) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
-def killable(tmp_path_factory):
+def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableLoads]:
     loads = KillableLoads(tmp_path_factory.mktemp("library"))
     yield loads
     loads.close()
 
 
 @pytest.fixture
-def tasks_in_this_process(monkeypatch):
+def tasks_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.functions.udf", TaskFunction)
     # There is no broker that has just started, and may not know of topics yet.
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
@@ -302,7 +303,7 @@ EPISODES = st.one_of(
 
 
 @st.composite
-def histories(draw, target):
+def histories(draw: st.DrawFn, target: str) -> History:
     is_sql = target in ("sqlite", "duckdb", "postgresql")
     partition_by = "" if is_sql else draw(st.sampled_from(["", "", "partition", "days(timestamp)"]))
     shape = draw(st.sampled_from(SHAPES))
@@ -387,7 +388,9 @@ class Campaign:
 
 
 @pytest.fixture
-def check(broker, client, capsys):
+def check(
+    broker: EmbeddedBroker, client: RawClient, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., None]:
     def run(kind: str, **means: Any) -> None:
         def try_out(history: History) -> None:
             replay(history, broker.bootstrap_servers, client, **means)
@@ -403,19 +406,23 @@ def check(broker, client, capsys):
 
 @pytest.mark.usefixtures("tasks_in_this_process")
 @pytest.mark.parametrize("kind", QUICK)
-def test_each_record_is_there_once_or_is_told_of(kind, check, killable):
+def test_each_record_is_there_once_or_is_told_of(
+    kind: str, check: Callable[..., None], killable: KillableLoads
+) -> None:
     check(kind, killable=killable)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("tasks_in_this_process")
 @pytest.mark.parametrize("kind", SLOW)
-def test_so_it_is_where_opening_or_asking_takes_long(kind, check, killable):
+def test_so_it_is_where_opening_or_asking_takes_long(
+    kind: str, check: Callable[..., None], killable: KillableLoads
+) -> None:
     check(kind, killable=killable)
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["parquet", "sqlite"])
-def test_so_it_is_with_spark(kind, check, spark):
+def test_so_it_is_with_spark(kind: str, check: Callable[..., None], spark: SparkSession) -> None:
     check(kind, spark=spark)

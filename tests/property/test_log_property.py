@@ -6,6 +6,7 @@ since the last flush, and only from the end; the death of the process takes noth
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ CONFIG = LogConfig(
 
 class LogAgainstList(RuleBasedStateMachine):
     @initialize(interval=st.sampled_from([0, 150, 4096]))
-    def open(self, interval):
+    def open(self, interval: int) -> None:
         self.now_ms = NOW_MS
         self.config = dataclasses.replace(CONFIG, index_interval_bytes=interval)
         self.files = MemoryFiles()
@@ -43,9 +44,9 @@ class LogAgainstList(RuleBasedStateMachine):
         self.producer_id = 1
         self.log = self.opened()
 
-    def opened(self, **known):
-        known = LogCheckpoint(**known)
-        return Log(DIRECTORY, self.config, lambda: self.now_ms, self.files, known)
+    def opened(self, **known: Any) -> Log:
+        checkpoint = LogCheckpoint(**known)
+        return Log(DIRECTORY, self.config, lambda: self.now_ms, self.files, checkpoint)
 
     @rule(
         sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
@@ -54,7 +55,9 @@ class LogAgainstList(RuleBasedStateMachine):
         idempotent=st.booleans(),
         next_epoch=st.booleans(),
     )
-    def append(self, sizes, age_ms, codec, idempotent, next_epoch):
+    def append(
+        self, sizes: list[int], age_ms: int, codec: int, idempotent: bool, next_epoch: bool
+    ) -> None:
         self.epoch += next_epoch
         values = [b"%d." % (self.end + number) + b"." * size for number, size in enumerate(sizes)]
         producer = (self.producer_id, 0, self.sequence) if idempotent else None
@@ -71,7 +74,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.sequence > 0)
     @rule()
-    def retry(self):
+    def retry(self) -> None:
         values, timestamp_ms, codec, producer, first = self.last_retry
         if first.last_offset >= self.end:
             return
@@ -81,7 +84,7 @@ class LogAgainstList(RuleBasedStateMachine):
         assert (info.first_offset, info.last_offset) == (first.first_offset, first.last_offset)
 
     @rule(offset=st.integers(0, 400), max_bytes=st.integers(1, 1500), bound=st.integers(0, 400))
-    def read(self, offset, max_bytes, bound):
+    def read(self, offset: int, max_bytes: int, bound: int) -> None:
         if not self.start <= offset <= self.end:
             try:
                 self.log.read(offset, max_bytes, bound)
@@ -98,7 +101,7 @@ class LogAgainstList(RuleBasedStateMachine):
             assert offset in found
 
     @rule(offset=st.integers(0, 400))
-    def truncate(self, offset):
+    def truncate(self, offset: int) -> None:
         if offset < self.end:
             self.log.truncate_to(offset)
             self.forget_from(self.log.log_end_offset)
@@ -106,11 +109,11 @@ class LogAgainstList(RuleBasedStateMachine):
             self.start = min(self.start, self.end)
 
     @rule()
-    def roll(self):
+    def roll(self) -> None:
         self.log.roll()
 
     @rule(passed_ms=st.integers(0, 700), lag=st.integers(0, 5))
-    def retain(self, passed_ms, lag):
+    def retain(self, passed_ms: int, lag: int) -> None:
         self.now_ms += passed_ms
         self.log.delete_old_segments(max(0, self.end - lag))
         start = self.log.log_start_offset
@@ -124,24 +127,24 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log.remove_deleted_files()
 
     @rule(share=st.integers(0, 100))
-    def delete_records(self, share):
+    def delete_records(self, share: int) -> None:
         offset = self.start + (self.end - self.start) * share // 100
         self.log.advance_log_start_offset(offset)
         self.forget_below(offset)
 
     @rule()
-    def flush(self):
+    def flush(self) -> None:
         self.log.flush()
         self.flushed = self.end
         assert self.log.recovery_point == self.end
 
     @rule()
-    def kill(self):
+    def kill(self) -> None:
         self.files = self.files.crash()
         self.log = self.opened(recovery_point=self.log.recovery_point, log_start_offset=self.start)
 
     @rule(kept=st.integers(0, 3000))
-    def lose_power(self, kept):
+    def lose_power(self, kept: int) -> None:
         self.files = self.files.crash(power_loss=True, keep_unsynced=kept)
         recovery_point = min(self.flushed, self.log.recovery_point)
         self.log = self.opened(recovery_point=recovery_point, log_start_offset=self.start)
@@ -149,18 +152,18 @@ class LogAgainstList(RuleBasedStateMachine):
         self.forget_from(self.log.log_end_offset)
 
     @rule()
-    def close(self):
+    def close(self) -> None:
         self.log.close()
         self.flushed = self.end
         self.log = self.opened(was_clean=True, log_start_offset=self.start)
 
     @invariant()
-    def holds_what_the_model_holds(self):
+    def holds_what_the_model_holds(self) -> None:
         assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
         assert contents(self.log) == {offset: value for offset, (value, _) in self.model.items()}
 
     @invariant()
-    def finds_timestamps(self):
+    def finds_timestamps(self) -> None:
         stamps = {stamp for _, stamp in self.model.values()}
         for target in {min(stamps, default=0), max(stamps, default=0), NOW_MS}:
             expected = next(
@@ -168,17 +171,17 @@ class LogAgainstList(RuleBasedStateMachine):
             )
             assert self.log.offset_for_timestamp(target) == expected
 
-    def forget_from(self, end):
+    def forget_from(self, end: int) -> None:
         self.model = {offset: kept for offset, kept in self.model.items() if offset < end}
         self.end = end
         self.flushed = min(self.flushed, end)
         self.start_another_producer()
 
-    def start_another_producer(self):
+    def start_another_producer(self) -> None:
         self.sequence = 0
         self.producer_id += 1
 
-    def forget_below(self, start):
+    def forget_below(self, start: int) -> None:
         self.model = {offset: kept for offset, kept in self.model.items() if offset >= start}
         self.start = start
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import tempfile
+from collections.abc import Collection, KeysView
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,10 +36,10 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.cluster = ScriptedCluster(directory)
 
-    def there(self):
+    def there(self) -> KeysView[int]:
         return self.cluster.records.brokers().keys()
 
-    async def do(self, step, value) -> None:
+    async def do(self, step: str, value: Any) -> None:
         cluster = self.cluster
         if step == "lose" and value in self.there():
             await cluster.lose(value)
@@ -50,7 +52,7 @@ class World:
         elif step == "in sync":
             await self.in_sync(value)
 
-    async def in_sync(self, wished) -> None:
+    async def in_sync(self, wished: Collection[int]) -> None:
         """The leader and those followers that are there."""
         state = self.cluster.state()
         if state.leader != NO_LEADER:
@@ -88,7 +90,9 @@ class World:
 
 @settings(max_examples=60, deadline=None)
 @given(steps=steps)
-def test_moves_end_as_they_were_last_asked_for(steps):
+def test_moves_end_as_they_were_last_asked_for(
+    steps: list[tuple[str, Any]],
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
 

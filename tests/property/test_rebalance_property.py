@@ -8,6 +8,7 @@ nothing more happens, the group becomes stable with every live member in it: no 
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -64,7 +65,7 @@ class Rebalancing(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.members) < 8)
     @rule(is_static=st.booleans(), needs_id=st.booleans())
-    def start(self, is_static, needs_id):
+    def start(self, is_static: bool, needs_id: bool) -> None:
         self.numbers += 1
         instance_id = f"instance-{self.numbers}" if is_static else None
         self.members.append(SimulatedMember(instance_id, needs_id))
@@ -72,7 +73,7 @@ class Rebalancing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def leave(self, data):
+    def leave(self, data: st.DataObject) -> None:
         member = self.pick(data)
         self.members.remove(member)
         self.coordinated.groups.leave(GROUP, [(member.member_id, member.instance_id)])
@@ -80,26 +81,26 @@ class Rebalancing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def crash(self, data):
+    def crash(self, data: st.DataObject) -> None:
         self.members.remove(self.pick(data))
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def pause_or_resume(self, data):
+    def pause_or_resume(self, data: st.DataObject) -> None:
         member = self.pick(data)
         member.paused = not member.paused
         self.act()
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
-    def begin_or_end_work(self, data):
+    def begin_or_end_work(self, data: st.DataObject) -> None:
         member = self.pick(data)
         member.busy = not member.busy
         self.act()
 
     @precondition(lambda self: any(m.instance_id for m in self.members) and len(self.members) < 8)
     @rule(data=st.data())
-    def come_back(self, data):
+    def come_back(self, data: st.DataObject) -> None:
         """A static member is started again, while its predecessor may still run."""
         static = [member for member in self.members if member.instance_id and not member.fenced]
         if static:
@@ -109,7 +110,7 @@ class Rebalancing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(data=st.data(), wishes=st.binary(max_size=1))
-    def wish(self, data, wishes):
+    def wish(self, data: st.DataObject, wishes: bytes) -> None:
         """Subscribes to other things, or (the leader) saw a topic change: joins again."""
         member = self.pick(data)
         member.wishes = wishes
@@ -118,11 +119,11 @@ class Rebalancing(RuleBasedStateMachine):
             self.act()
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 3.0, 9.0, 11.0, 25.0]))
-    def pass_time(self, seconds):
+    def pass_time(self, seconds: float) -> None:
         self.run_for(seconds)
 
     @rule()
-    def restart_coordinator(self):
+    def restart_coordinator(self) -> None:
         self.coordinated.restart()
         for member in self.members:
             if not member.is_idle:  # its connection is closed, it asks again
@@ -133,7 +134,7 @@ class Rebalancing(RuleBasedStateMachine):
     # What must hold.
 
     @invariant()
-    def one_owner_in_a_stable_generation(self):
+    def one_owner_in_a_stable_generation(self) -> None:
         group = self.group()
         if group is None or group.state is not GroupState.STABLE:
             return
@@ -147,13 +148,13 @@ class Rebalancing(RuleBasedStateMachine):
         self.stable = group.generation, assignments
 
     @invariant()
-    def at_most_one_may_commit(self):
+    def at_most_one_may_commit(self) -> None:
         group = self.group()
         for partition in PARTITIONS:
             may = [m for m in self.members if partition in m.owned and self.may_commit(group, m)]
             assert len(may) <= 1, (partition, may)
 
-    def teardown(self):
+    def teardown(self) -> None:
         """Left alone, the group becomes stable with all its members."""
         for member in self.members:
             member.paused = False
@@ -185,13 +186,13 @@ class Rebalancing(RuleBasedStateMachine):
     def group(self) -> GroupMetadata | None:
         return next(iter(self.coordinated.groups.groups()), None)
 
-    def pick(self, data) -> SimulatedMember:
+    def pick(self, data: st.DataObject) -> SimulatedMember:
         return data.draw(st.sampled_from(self.members))
 
-    def identity(self, member):
+    def identity(self, member: SimulatedMember) -> tuple[str, int, str | None]:
         return member.member_id, member.generation, member.instance_id
 
-    def may_commit(self, group, member) -> bool:
+    def may_commit(self, group: GroupMetadata | None, member: SimulatedMember) -> bool:
         if group is None:
             return False
         try:
@@ -200,7 +201,7 @@ class Rebalancing(RuleBasedStateMachine):
             return False
         return True
 
-    def run_for(self, seconds):
+    def run_for(self, seconds: float) -> None:
         self.coordinated.time.advance(0.003)  # an initial delay of nothing
         self.act()
         while seconds > 0:
@@ -214,7 +215,7 @@ class Rebalancing(RuleBasedStateMachine):
             self.coordinated.time.advance(0.003)
             self.act()
 
-    def act(self):
+    def act(self) -> None:
         """Every member that is awake takes its answers and goes on, until all wait."""
         moved = True
         while moved:
@@ -223,7 +224,7 @@ class Rebalancing(RuleBasedStateMachine):
                 if not (member.paused or member.busy or member.fenced):
                     moved |= self.step(member)
 
-    def step(self, member) -> bool:
+    def step(self, member: SimulatedMember) -> bool:
         if member.joins:
             self.take_join(member, member.joins[0])
         elif member.syncs:
@@ -234,7 +235,7 @@ class Rebalancing(RuleBasedStateMachine):
             return False
         return True
 
-    def join(self, member):
+    def join(self, member: SimulatedMember) -> None:
         member.owned = frozenset()
         member.joins = self.coordinated.join(
             member.member_id,
@@ -245,7 +246,7 @@ class Rebalancing(RuleBasedStateMachine):
             rebalance_timeout_ms=REBALANCE_MS,
         )
 
-    def take_join(self, member, joined):
+    def take_join(self, member: SimulatedMember, joined: JoinResult) -> None:
         member.joins = None
         if isinstance(joined.error, MemberIdRequiredError):
             member.member_id, member.generation = joined.member_id, -1
@@ -260,14 +261,14 @@ class Rebalancing(RuleBasedStateMachine):
                 member.member_id, member.generation, assignments, member.instance_id
             )
 
-    def take_sync(self, member, synced):
+    def take_sync(self, member: SimulatedMember, synced: SyncResult) -> None:
         member.syncs = None
         if synced.error is not None:
             self.react(member, synced.error)
         else:
             member.owned = frozenset(json.loads(synced.assignment or b"[]"))
 
-    def heartbeat(self, member):
+    def heartbeat(self, member: SimulatedMember) -> None:
         if member.paused or member.fenced:
             return
         try:
@@ -278,7 +279,7 @@ class Rebalancing(RuleBasedStateMachine):
             if not member.busy:
                 self.react(member, error)
 
-    def react(self, member, error):
+    def react(self, member: SimulatedMember, error: BrokerResponseError) -> None:
         member.owned = frozenset()
         if isinstance(error, FencedInstanceIdError):
             member.fenced = True
@@ -290,9 +291,9 @@ class Rebalancing(RuleBasedStateMachine):
             member.generation = -1
 
 
-def assign(member_ids):
+def assign(member_ids: list[Any]) -> dict[Any, Any]:
     """Round robin, as the leader does it."""
-    parts = {member_id: [] for member_id in member_ids}
+    parts: dict[str, list[int]] = {member_id: [] for member_id in member_ids}
     for partition in sorted(PARTITIONS):
         parts[member_ids[partition % len(member_ids)]].append(partition)
     return {member_id: json.dumps(part).encode() for member_id, part in parts.items()}

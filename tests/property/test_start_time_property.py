@@ -7,7 +7,10 @@ This is what `WHERE timestamp >= ...` may rely on where an option says the same.
 
 import time
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -39,20 +42,26 @@ WRITES = st.lists(
 class Writer:
     """Topics, written by a producer with transactions and one without."""
 
-    def __init__(self, servers):
-        client = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20}
+    def __init__(self, servers: str) -> None:
+        client: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": servers,
+            "log_level": 0,
+            "linger.ms": 20,
+        }
         self._admin = AdminClient(client)
         self._plain = Producer(client)
         self._in_transactions = Producer({**client, "transactional.id": "writer"})
         self._in_transactions.init_transactions(WAIT_S)
 
-    def topic(self, **configs):
+    def topic(self, **configs: str) -> str:
         name = f"topic-{uuid.uuid4().hex[:8]}"
         (created,) = self._admin.create_topics([NewTopic(name, 2, 1, config=configs)]).values()
         created.result(WAIT_S)
         return name
 
-    def write(self, topic, partition, records, commits):
+    def write(
+        self, topic: str, partition: int, records: list[tuple[str, int]], commits: bool | None
+    ) -> None:
         producer = self._plain if commits is None else self._in_transactions
         if commits is not None:
             producer.begin_transaction()
@@ -64,23 +73,25 @@ class Writer:
 
 
 @pytest.fixture(scope="module")
-def servers():
+def servers() -> Iterator[str]:
     with EmbeddedBroker(config={"log.cleaner.backoff.ms": "20"}) as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture(scope="module")
-def writer(servers):
+def writer(servers: str) -> Writer:
     return Writer(servers)
 
 
-def rows_of(**options):
+def rows_of(**options: str) -> set[tuple[Any, Any, Any]]:
     """(partition, offset, time in ms) of each record that a batch read finds."""
-    source = DefaultSource(CaseInsensitiveDict(options))
+    given: Any = CaseInsensitiveDict(options)
+    source = DefaultSource(given)
     reader = source.reader(COLUMNS)
     rows = set()
     for partition in reader.partitions():
         for batch in reader.read(partition):
+            assert isinstance(batch, pa.RecordBatch)
             numbers, offsets, times = batch.columns
             times_ms = [time_us // 1000 for time_us in times.cast("int64").to_pylist()]
             rows |= set(zip(numbers.to_pylist(), offsets.to_pylist(), times_ms, strict=True))
@@ -95,8 +106,14 @@ def rows_of(**options):
     data=st.data(),
 )
 def test_no_record_of_the_time_is_lost(
-    servers, writer, writes, appends_time, compacts, isolation, data
-):
+    servers: str,
+    writer: Writer,
+    writes: list[tuple[int, list[tuple[str, int]], bool | None]],
+    appends_time: bool,
+    compacts: bool,
+    isolation: str,
+    data: st.DataObject,
+) -> None:
     configs = {"segment.ms": "1", "index.interval.bytes": "100"}
     if appends_time:
         configs["message.timestamp.type"] = "LogAppendTime"
@@ -130,6 +147,6 @@ def test_no_record_of_the_time_is_lost(
     check(counted_back, before, int(time.time() * 1000) - 10 * MINUTE_MS, rows_of(**read))
 
 
-def check(found, before, since_ms, after):
+def check(found: Any, before: Any, since_ms: int, after: Any) -> None:
     """What is there before and after a read from `since_ms` on was found by it; nothing else."""
     assert {row for row in after if row[2] >= since_ms} <= found <= before

@@ -6,6 +6,7 @@ finds each transaction wholly or not at all: wholly if its commit was acknowledg
 its abort was, or its commit was refused for ever; and every log is readable to its end.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -63,7 +64,9 @@ class Transactions(RuleBasedStateMachine):
 
     # What may be killed: the answer is lost, the broker comes back.
 
-    def ask(self, call):
+    def ask(
+        self, call: Callable[[], ProducerIdAndEpoch | int | None]
+    ) -> tuple[ProducerIdAndEpoch | int | None, BrokerResponseError | Crashed | None]:
         """(answer, None), (None, error), or (None, Crashed)."""
         try:
             return call(), None
@@ -76,12 +79,13 @@ class Transactions(RuleBasedStateMachine):
     @rule(
         transactional_id=st.sampled_from(IDS), is_version_2=st.booleans(), tries=st.integers(1, 3)
     )
-    def start(self, transactional_id, is_version_2, tries):
+    def start(self, transactional_id: str, is_version_2: bool, tries: int) -> None:
         for _ in range(tries):
             identity, _ = self.ask(
                 lambda: self.broker.coordinator.initialize(transactional_id, TIMEOUT_MS)
             )
             if identity is not None:
+                assert isinstance(identity, ProducerIdAndEpoch)
                 producer = Instance(transactional_id, is_version_2, identity)
                 self.producers.append(producer)
                 self.attempts.append(producer.attempt)
@@ -89,7 +93,7 @@ class Transactions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.producers)
     @rule(index=instances, partition=st.integers(0, PARTITIONS - 1))
-    def send(self, index, partition):
+    def send(self, index: int, partition: int) -> None:
         producer = self.producers[index % len(self.producers)]
         place = PLACES[partition]
         if producer.failed or producer.attempt.outcome != "open":
@@ -127,7 +131,7 @@ class Transactions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.producers)
     @rule(index=instances, is_commit=st.booleans())
-    def end(self, index, is_commit):
+    def end(self, index: int, is_commit: bool) -> None:
         producer = self.producers[index % len(self.producers)]
         attempt = producer.attempt
         if attempt.outcome == "unknown":
@@ -156,6 +160,7 @@ class Transactions(RuleBasedStateMachine):
             producer.failed = True
         else:
             attempt.outcome = "committed" if is_commit else "aborted"
+            assert isinstance(answer, ProducerIdAndEpoch)
             self.go_on(producer, answer)
 
     def go_on(self, producer: Instance, identity: ProducerIdAndEpoch) -> None:
@@ -170,22 +175,22 @@ class Transactions(RuleBasedStateMachine):
         self.attempts.append(producer.attempt)
 
     @rule(steps=st.integers(0, 6))
-    def will_crash(self, steps):
+    def will_crash(self, steps: int) -> None:
         self.broker.crash_after(steps)
 
     @rule()
-    def crash(self):
+    def crash(self) -> None:
         self.broker.restart()
 
     @rule(seconds=st.sampled_from([0.1, 10.0, 61.0]))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         try:
             self.broker.time.advance(seconds)
         except Crashed:
             self.broker.restart()
 
     @rule()
-    def check(self):
+    def check(self) -> None:
         """At any time: nothing of an open or aborted transaction is read.
 
         What was committed may lie behind the first open transaction of its partition: it is looked
