@@ -14,18 +14,21 @@ import select
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pyspark
 import pytest
 
 import pyspark_kafkalog
 import pyspark_kafkalog.functions
 from pyspark_kafkalog.cli.entry import WORDS
+from tests.support.present import present
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -72,23 +75,23 @@ BLOCKS = [
 ]
 
 
-def program(page, language, mark=None):
+def program(page: str, language: str, mark: str | None = None) -> str:
     found = [block for block in BLOCKS if block.page == page and block.language == language]
     return "\n".join(block.text for block in found if block.mark == mark)
 
 
-def pages(language, mark=None):
+def pages(language: str, mark: str | None = None) -> list[str]:
     return [page for page in PAGES if program(page, language, mark)]
 
 
-def environment(**more):
+def environment(**more: str) -> dict[str, str]:
     """The scripts of this interpreter's environment come first on the PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **more}
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """The one program that runs all pages with Python."""
     folder = tmp_path_factory.mktemp("driver")
     with (
@@ -104,7 +107,7 @@ def driver(tmp_path_factory):
         ) as process,
     ):
         yield process
-        process.stdin.close()
+        present(process.stdin).close()
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
@@ -113,19 +116,23 @@ def driver(tmp_path_factory):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", pages("python"))
-def test_the_python_of_a_page_runs(page, driver, tmp_path):
+def test_the_python_of_a_page_runs(
+    page: str, driver: subprocess.Popen[str], tmp_path: Path
+) -> None:
     request = {"page": f"{page}.md", "folder": str(tmp_path), "program": program(page, "python")}
-    driver.stdin.write(json.dumps(request) + "\n")
-    driver.stdin.flush()
-    ready, _, _ = select.select([driver.stdout], [], [], TIMEOUT_S)
+    present(driver.stdin).write(json.dumps(request) + "\n")
+    present(driver.stdin).flush()
+    ready, _, _ = select.select([present(driver.stdout)], [], [], TIMEOUT_S)
     if not ready:
         driver.kill()
-    answer = json.loads(driver.stdout.readline() or '{"error": "the program of all pages ended"}')
+    answer = json.loads(
+        present(driver.stdout).readline() or '{"error": "the program of all pages ended"}'
+    )
     assert answer["error"] is None, answer["error"]
 
 
 @pytest.mark.parametrize("page", pages("python", "test"))
-def test_the_tests_of_a_page_pass(page, tmp_path):
+def test_the_tests_of_a_page_pass(page: str, tmp_path: Path) -> None:
     (tmp_path / "test_page.py").write_text(program(page, "python", "test"), encoding="utf-8")
     # Installed, the fixtures are there by themselves; a tree that is not gets them here.
     plugins = ["-p", "no:cacheprovider"]
@@ -142,7 +149,7 @@ def test_the_tests_of_a_page_pass(page, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def is_installed():
+def is_installed() -> bool:
     found = importlib.metadata.entry_points(group="pytest11")
     return any(each.value == "pyspark_kafkalog.testing" for each in found)
 
@@ -150,7 +157,7 @@ def is_installed():
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages("bash"))
-def test_the_commands_of_a_page_run_in_a_shell(page, tmp_path):
+def test_the_commands_of_a_page_run_in_a_shell(page: str, tmp_path: Path) -> None:
     # One command changes Spark's home: that is a copy, in links.
     home = tmp_path / "spark"
     shutil.copytree(Path(pyspark.__file__).parent, home, copy_function=os.symlink)
@@ -168,23 +175,23 @@ def test_the_commands_of_a_page_run_in_a_shell(page, tmp_path):
         check(tmp_path, done.stdout)
 
 
-def check_readme(folder, printed):
+def check_readme(folder: Path, printed: str) -> None:
     assert printed.splitlines()[-1] == "/home"
 
 
-def check_command_line(folder, printed):
+def check_command_line(folder: Path, printed: str) -> None:
     assert "/home" in printed
     assert len(list((folder / "warehouse").glob("part-clicks-*.parquet"))) == 1
 
 
-def check_serve(folder, printed):
+def check_serve(folder: Path, printed: str) -> None:
     assert printed.splitlines()[-2:] == [
         f"orders: into delta:{folder}/lake/orders",
         f"shops: into parquet:{folder}/lake/{{topic}}",
     ]
 
 
-def check_tuning(folder, printed):
+def check_tuning(folder: Path, printed: str) -> None:
     archive = folder / "spark" / "python" / "lib" / "pyspark.zip"
     assert not archive.is_symlink()
     (py4j,) = archive.parent.glob("py4j-*.zip")
@@ -199,7 +206,7 @@ AFTERWARDS = {
 }
 
 
-def test_what_is_not_run_is_known_and_has_no_wrong_syntax():
+def test_what_is_not_run_is_known_and_has_no_wrong_syntax() -> None:
     not_run = [block for block in BLOCKS if block.mark == "not run"]
     assert {(block.page, block.language, block.why) for block in not_run} == NOT_RUN
     for block in not_run:
@@ -209,12 +216,12 @@ def test_what_is_not_run_is_known_and_has_no_wrong_syntax():
             subprocess.run(["bash", "-n", "-c", block.text], check=True)
 
 
-def test_each_block_says_its_language():
+def test_each_block_says_its_language() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_code_fits_the_page(page):
+def test_code_fits_the_page(page: str) -> None:
     wide = [
         line
         for block in BLOCKS
@@ -224,12 +231,12 @@ def test_code_fits_the_page(page):
     assert wide == []
 
 
-def test_readme_fits_a_first_look():
+def test_readme_fits_a_first_look() -> None:
     assert len(PAGES["README"].read_text(encoding="utf-8").splitlines()) <= 200
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files(page):
+def test_links_lead_to_files(page: str) -> None:
     text = PAGES[page].read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         made = DOCS / target if page != "README" else ROOT / target
@@ -237,11 +244,11 @@ def test_links_lead_to_files(page):
         assert "://" in target or is_made or made.exists(), target
 
 
-def rows(table):
+def rows(table: Any) -> list[Any]:
     return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
 
 
-def test_the_keys_of_a_file_of_loads_and_its_metrics_are_told_of():
+def test_the_keys_of_a_file_of_loads_and_its_metrics_are_told_of() -> None:
     from pyspark_kafkalog.warehouse.service import keys, metrics
     from pyspark_kafkalog.warehouse.service.figures import Figures
 
@@ -253,7 +260,7 @@ def test_the_keys_of_a_file_of_loads_and_its_metrics_are_told_of():
         assert f"`{name}`" in text
 
 
-def test_the_table_of_options_is_complete():
+def test_the_table_of_options_is_complete() -> None:
     from pyspark_kafkalog.source import option_table, options
     from pyspark_kafkalog.warehouse.sink import writer
 
@@ -265,7 +272,7 @@ def test_the_table_of_options_is_complete():
     assert set(made) == {*option_table.names(writer.OPTIONS), "checkpointLocation", "kafka.*"}
 
 
-def test_the_table_of_arguments_is_complete():
+def test_the_table_of_arguments_is_complete() -> None:
     import inspect
 
     from pyspark_kafkalog import load
@@ -274,7 +281,7 @@ def test_the_table_of_arguments_is_complete():
     assert set(rows(hooks.load_arguments())) == set(inspect.signature(load).parameters) - named
 
 
-def test_the_table_of_properties_is_complete():
+def test_the_table_of_properties_is_complete() -> None:
     from pyspark_kafkalog.client.config import ClientConfig
 
     table = hooks.client_properties()
@@ -283,7 +290,7 @@ def test_the_table_of_properties_is_complete():
     assert "|  |" not in table, "a property without a word"
 
 
-def test_the_tables_of_brokers_and_topics_are_complete():
+def test_the_tables_of_brokers_and_topics_are_complete() -> None:
     from broker.config.broker import BROKER_KEYS
     from broker.config.log import LOG_KEYS
 
@@ -291,13 +298,13 @@ def test_the_tables_of_brokers_and_topics_are_complete():
     assert rows(hooks.topic_properties()) == sorted(key.name for key in LOG_KEYS.values())
 
 
-def test_each_table_is_on_a_page():
+def test_each_table_is_on_a_page() -> None:
     wanted = {name for path in DOCS.glob("*.md") for name in hooks._MADE.findall(path.read_text())}
     assert wanted == set(hooks.TABLES)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with warnings for errors."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     site = tmp_path_factory.mktemp("site")
@@ -314,20 +321,20 @@ def site(tmp_path_factory):
     return site
 
 
-def test_the_site_has_each_command(site):
+def test_the_site_has_each_command(site: Path) -> None:
     from pyspark_kafkalog.cli.entry import command_tree
 
     text = (site / "commands.html").read_text(encoding="utf-8")
     tree = command_tree()
     wanted = set(WORDS)
     for word in WORDS:
-        command = tree.get_command(None, word)
+        command = tree.get_command(click.Context(tree), word)
         wanted |= {f"{word}-{each}" for each in getattr(command, "commands", {})}
     sections = set(re.findall(r'<h\d id="kafkalog-([\w-]+)"', text))
     assert wanted <= sections, wanted - sections
 
 
-def test_the_site_has_each_public_name(site):
+def test_the_site_has_each_public_name(site: Path) -> None:
     text = (site / "python.html").read_text(encoding="utf-8")
     wanted = {name for name in pyspark_kafkalog.__all__ if not name.startswith("__")}
     wanted |= set(pyspark_kafkalog.functions.__all__)
@@ -335,7 +342,7 @@ def test_the_site_has_each_public_name(site):
     assert wanted <= headings, wanted - headings
 
 
-def test_the_site_asks_nobody_else(site):
+def test_the_site_asks_nobody_else(site: Path) -> None:
     """No font, script or style from another server."""
     loads = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"')
     for page in site.rglob("*.html"):

@@ -89,7 +89,7 @@ def _install(python: Path, what: object, tmp_path: Path, *how: str, **environmen
 @pytest.mark.parametrize(
     "order", ["import first", pytest.param("session first", marks=pytest.mark.long)]
 )
-def test_an_editable_install(tree, tmp_path, order):
+def test_an_editable_install(tree: Path, tmp_path: Path, order: str) -> None:
     python = _environment_in(tmp_path)
     _install(python, tree, tmp_path, "-e", KAFKALOG_EXT="skip")
     assert _run(python, JOB, order, cwd=tmp_path).endswith("read 10, loaded 10\n")
@@ -142,14 +142,14 @@ def _sources() -> set[str]:
 
 
 @pytest.mark.slow
-def test_an_sdist_has_what_it_needs_and_no_more(sdist):
+def test_an_sdist_has_what_it_needs_and_no_more(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {file.name.partition("/")[2] for file in archive.getmembers() if file.isfile()}
     assert names == _sources() | {*FILES, "PKG-INFO", "setup.cfg"}
 
 
 @pytest.mark.slow
-def test_a_wheel_says_what_it_is(wheel, tmp_path):
+def test_a_wheel_says_what_it_is(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -171,7 +171,7 @@ def test_a_wheel_says_what_it_is(wheel, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_wheel_compiles(wheel, installed, tmp_path):
+def test_what_a_wheel_compiles(wheel: Path, installed: Path, tmp_path: Path) -> None:
     named = re.findall(r'^    "((?:pyspark_kafkalog|broker)\.[\w.]+)",$', SETUP, re.MULTILINE)
     names = [name.partition(".")[0] for name in zipfile.ZipFile(wheel).namelist() if ".so" in name]
     compiled = {name.replace("/", ".") for name in names}
@@ -191,7 +191,7 @@ def test_what_a_wheel_compiles(wheel, installed, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_job_with_a_wheel(installed, tmp_path):
+def test_a_job_with_a_wheel(installed: Path, tmp_path: Path) -> None:
     assert _run(installed, JOB, "import first", cwd=tmp_path).endswith("read 10, loaded 10\n")
 
 
@@ -209,7 +209,7 @@ def _submitted(tmp_path: Path, master: str, *arguments: object, **environment: s
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_an_environment_that_was_packed_goes_to_executors(installed, tmp_path):
+def test_an_environment_that_was_packed_goes_to_executors(installed: Path, tmp_path: Path) -> None:
     """By venv-pack: unpacked beside the job for the driver, by --archives for executors."""
     archive = tmp_path / "environment.tar.gz"
     pack = (sys.executable, "-m", "venv_pack", "-q", "-p", installed.parents[1], "-o", archive)
@@ -224,7 +224,7 @@ def test_an_environment_that_was_packed_goes_to_executors(installed, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_a_wheel_without_extensions_goes_with_py_files(sdist, tmp_path):
+def test_a_wheel_without_extensions_goes_with_py_files(sdist: Path, tmp_path: Path) -> None:
     """As a zip file, since Spark puts no other on its workers' paths."""
     zipped = _wheel_of(sdist, tmp_path, "skip").rename(tmp_path / "pyspark_kafkalog.zip")
     python = {"PYSPARK_PYTHON": str(_environment_in(tmp_path))}
@@ -262,14 +262,16 @@ def test_a_cluster(kafka_cluster):
 
 
 @pytest.mark.slow
-def test_fixtures_of_pytest_are_found_where_it_is_installed(installed, tmp_path):
+def test_fixtures_of_pytest_are_found_where_it_is_installed(
+    installed: Path, tmp_path: Path
+) -> None:
     (tmp_path / "test_job.py").write_text(FIXTURES_USED)
     strict = ("-W", "error", "--strict-markers", "-p", "no:cacheprovider")
     said = _run(installed, "-m", "pytest", "-q", *strict, "test_job.py", cwd=tmp_path)
     assert "4 passed" in said
 
 
-def test_what_compiles_in_place_is_what_pip_builds_with():
+def test_what_compiles_in_place_is_what_pip_builds_with() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     (declared,) = re.findall(r"^requires = (\[.*\])", project, re.MULTILINE)
     (in_place,) = re.findall(r"^BUILD = (\[.*\])", SETUP, re.MULTILINE)

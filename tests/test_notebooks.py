@@ -6,12 +6,14 @@ With KAFKALOG_STORE_NOTEBOOKS set what they show is stored in them: `make notebo
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from nbclient import NotebookClient
+from nbformat.notebooknode import NotebookNode
 
 from pyspark_kafkalog.quickstart import read_flights
 from tests.support.stored_notebook import store
@@ -32,7 +34,7 @@ class Executed(NotebookClient):
 
     def __init__(self, name: str) -> None:
         path = ROOT / "notebooks" / name
-        notebook = nbformat.read(path, as_version=4)
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         self.updates = 0
         super().__init__(notebook, timeout=300, kernel_name="python3")
         self.execute()
@@ -44,19 +46,21 @@ class Executed(NotebookClient):
         self.texts = [data["text/plain"] for data in shown if "text/plain" in data]
         self.printed = "".join(output.text for output in outputs if output.get("name") == "stdout")
 
-    def process_message(self, msg, cell, cell_index):
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
         self.updates += msg["msg_type"] == "update_display_data"
         return super().process_message(msg, cell, cell_index)
 
 
 @pytest.fixture
-def execute(monkeypatch):
+def execute(monkeypatch: pytest.MonkeyPatch) -> type[Executed]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     return Executed
 
 
 @pytest.mark.long
-def test_quickstart(execute):
+def test_quickstart(execute: type[Executed]) -> None:
     done = execute("01_quickstart.ipynb")
     assert len(done.plots) == 2
     assert "'336,776 flights produced'" in done.texts
@@ -65,7 +69,7 @@ def test_quickstart(execute):
 
 
 @pytest.mark.long
-def test_streaming(execute):
+def test_streaming(execute: type[Executed]) -> None:
     done = execute("02_streaming.ipynb")
     # One of them was drawn again and again in its place.
     assert len(done.plots) == 2
@@ -80,7 +84,7 @@ def test_streaming(execute):
 
 
 @pytest.mark.long
-def test_write_back(execute):
+def test_write_back(execute: type[Executed]) -> None:
     done = execute("03_write_back.ipynb")
     flights = read_flights()
     summer = flights.filter(pc.is_in(flights["month"], pa.array([6, 7, 8])))
@@ -95,7 +99,7 @@ def test_write_back(execute):
 
 
 @pytest.mark.long
-def test_warehouse(execute):
+def test_warehouse(execute: type[Executed]) -> None:
     done = execute("04_warehouse.ipynb")
     flights = read_flights()
     july = flights.filter(pc.equal(flights["month"], 7))
@@ -112,7 +116,7 @@ def test_warehouse(execute):
     )
 
 
-def test_failover(execute):
+def test_failover(execute: type[Executed]) -> None:
     done = execute("05_failover.ipynb")
     assert len(done.plots) == 1
     assert done.texts.count("[1, 2, 3]") == 2

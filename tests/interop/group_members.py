@@ -9,6 +9,7 @@ import contextlib
 import gc
 import subprocess
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from tests.support.patience import wait_until
@@ -202,7 +203,7 @@ KINDS: dict[str, type[GroupMember]] = {
 }
 
 
-def until_shared(members: list[GroupMember], partitions: int) -> None:
+def until_shared(members: Sequence[GroupMember], partitions: int) -> None:
     """Every partition has one owner, and every member has its fair share."""
     most = -(-partitions // len(members))
 

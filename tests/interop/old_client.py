@@ -8,25 +8,28 @@ answers [offset, key, value] of each. Not a test: `test_old_clients` runs it.
 
 import json
 import sys
+from collections.abc import Callable
 
 
-def text(data):
+def text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("latin-1")
 
 
-def data_of(row):
+def data_of(row: list[str | None]) -> list[bytes | None]:
     return [None if part is None else part.encode("latin-1") for part in row]
 
 
 class KafkaPython:
     """kafka-python 1.4.7."""
 
-    def __init__(self, bootstrap, topic, codec, api_version):
+    def __init__(
+        self, bootstrap: str, topic: str, codec: str, api_version: tuple[int, ...]
+    ) -> None:
         self.topic = topic
         self.options = {"bootstrap_servers": bootstrap, "api_version": api_version}
         self.codec = None if codec == "none" else codec
 
-    def write(self, rows):
+    def write(self, rows: list[list[bytes | None]]) -> list[int]:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
@@ -39,7 +42,7 @@ class KafkaPython:
         producer.close()
         return offsets
 
-    def read(self, count):
+    def read(self, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
         from kafka import KafkaConsumer, TopicPartition
 
         consumer = KafkaConsumer(group_id=None, consumer_timeout_ms=20_000, **self.options)
@@ -58,7 +61,7 @@ class KafkaPython:
 class PyKafka:
     """pykafka 2.8.0: message sets of magic 0, Produce and Fetch 0."""
 
-    def __init__(self, bootstrap, topic, codec, _):
+    def __init__(self, bootstrap: str, topic: str, codec: str, _: tuple[int, ...]) -> None:
         from pykafka import KafkaClient
         from pykafka.common import CompressionType
 
@@ -66,11 +69,11 @@ class PyKafka:
         self.topic = self.client.topics[topic]
         self.codec = getattr(CompressionType, codec.upper())
 
-    def write(self, rows):
+    def write(self, rows: list[list[bytes | None]]) -> list[int]:
         from pykafka.partitioners import BasePartitioner
 
-        class First(BasePartitioner):
-            def __call__(self, partitions, key=None):
+        class First(BasePartitioner):  # type: ignore[misc]
+            def __call__(self, partitions: list[int], key: bytes | None = None) -> int:
                 return partitions[0]
 
         producer = self.topic.get_producer(
@@ -81,7 +84,7 @@ class PyKafka:
                 producer.produce(value, partition_key=key)
         return []
 
-    def read(self, count):
+    def read(self, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
         consumer = self.topic.get_simple_consumer(consumer_timeout_ms=20_000)
         found = []
         for message in consumer:
@@ -92,18 +95,22 @@ class PyKafka:
         return found
 
 
-def main():
+CLIENTS: dict[str, Callable[..., KafkaPython | PyKafka]] = {
+    "kafka-python": KafkaPython,
+    "pykafka": PyKafka,
+}
+
+
+def main() -> None:
     name, action, bootstrap, topic, codec, api_version = sys.argv[1:]
     version = tuple(int(part) for part in api_version.split("."))
-    client = {"kafka-python": KafkaPython, "pykafka": PyKafka}[name](
-        bootstrap, topic, codec, version
-    )
+    client = CLIENTS[name](bootstrap, topic, codec, version)
     request = json.load(sys.stdin)
     if action == "write":
-        answer = client.write([data_of(row) for row in request])
+        json.dump(client.write([data_of(row) for row in request]), sys.stdout)
     else:
-        answer = [(offset, text(key), text(value)) for offset, key, value in client.read(request)]
-    json.dump(answer, sys.stdout)
+        found = client.read(request)
+        json.dump([(offset, text(key), text(value)) for offset, key, value in found], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,16 @@ import os
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.support.broker_child import broker_under_test
 from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.present import present
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -22,13 +26,13 @@ LINES = [f"value {number}" for number in range(200)]
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
         yield address
 
 
 @pytest.fixture
-def name():
+def name() -> str:
     return f"tools-{uuid.uuid4().hex[:8]}"
 
 
@@ -64,12 +68,12 @@ class JavaTools:
 
 
 @pytest.fixture
-def java(bootstrap):
+def java(bootstrap: str) -> JavaTools:
     require_kafka()
     return JavaTools(bootstrap)
 
 
-def test_topics_partitions_and_records(java, name, tmp_path):
+def test_topics_partitions_and_records(java: JavaTools, name: str, tmp_path: Path) -> None:
     java("TopicCommand", "--create", "--topic", name, "--partitions", "1")
     java("TopicCommand", "--alter", "--topic", name, "--partitions", "3")
     described = java("TopicCommand", "--describe", "--topic", name)
@@ -112,7 +116,7 @@ def test_topics_partitions_and_records(java, name, tmp_path):
     assert f"Valid replica already elected for partitions {name}-0" in elected
 
 
-def test_configs(java, name):
+def test_configs(java: JavaTools, name: str) -> None:
     entity = ("--entity-type", "topics", "--entity-name", name)
     java("TopicCommand", "--create", "--topic", name, "--config", "retention.ms=1234567")
     wanted = "max.message.bytes=50000,cleanup.policy=[compact,delete]"
@@ -144,7 +148,7 @@ def test_configs(java, name):
     assert "InvalidRequestException: Cannot update these configs dynamically: [log.dirs]" in refused
 
 
-def test_configs_of_groups_and_credentials_of_users(java, name):
+def test_configs_of_groups_and_credentials_of_users(java: JavaTools, name: str) -> None:
     group = ("--entity-type", "groups", "--entity-name", name)
     java.configs("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
     assert (
@@ -159,12 +163,12 @@ def test_configs_of_groups_and_credentials_of_users(java, name):
     java.configs("--alter", *user, "--delete-config", "SCRAM-SHA-256")
 
 
-def test_a_broker_without_an_authorizer(java):
+def test_a_broker_without_an_authorizer(java: JavaTools) -> None:
     refused = java("AclCommand", "--list", check=False)
     assert "SecurityDisabledException: No Authorizer is configured on the broker" in refused
 
 
-def test_every_api_is_usable_by_the_java_client(java):
+def test_every_api_is_usable_by_the_java_client(java: JavaTools) -> None:
     listed = java("BrokerApiVersionsCommand")
     for usable in (
         "Fetch(1): 0 to 18 [usable: 18]",
@@ -179,7 +183,7 @@ def test_every_api_is_usable_by_the_java_client(java):
 
 class TestConfluentKafka:
     @pytest.fixture
-    def admin(self, bootstrap):
+    def admin(self, bootstrap: str) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": bootstrap})
@@ -188,9 +192,10 @@ class TestConfluentKafka:
         (future,) = futures.values()
         return future.result(30)
 
-    def test_partitions_and_records(self, admin, bootstrap, name):
+    def test_partitions_and_records(self, admin: AdminClient, bootstrap: str, name: str) -> None:
         from confluent_kafka import Consumer, Producer, TopicPartition
-        from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.cimpl import NewPartitions, NewTopic
 
         self.one(admin.create_topics([NewTopic(name, 1, 1)]))
         settle()
@@ -204,34 +209,34 @@ class TestConfluentKafka:
             {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False}
         )
         consumer.assign([TopicPartition(name, index, 0) for index in range(3)])
-        found = set()
+        found: set[str] = set()
         while len(found) < len(LINES):
             message = consumer.poll(30)
             assert message is not None
             assert message.error() is None
-            found.add(message.value().decode())
+            found.add(present(message.value()).decode())
         consumer.close()
         assert found == set(LINES)
         deleted = self.one(admin.delete_records([TopicPartition(name, 1, 5)]))
         assert deleted.low_watermark == 5
         for spec, least, most in (
-            (OffsetSpec.earliest(), 5, 5),
-            (OffsetSpec.latest(), 67, 67),
+            (OffsetSpec.earliest(), 5, 5),  # type: ignore[no-untyped-call]
+            (OffsetSpec.latest(), 67, 67),  # type: ignore[no-untyped-call]
             # Many records of one millisecond, the first of which may be deleted.
-            (OffsetSpec.max_timestamp(), 0, 66),
+            (OffsetSpec.max_timestamp(), 0, 66),  # type: ignore[no-untyped-call]
         ):
             listed = self.one(admin.list_offsets({TopicPartition(name, 1): spec}))
             assert least <= listed.offset <= most
 
-    def test_configs(self, admin, name):
+    def test_configs(self, admin: AdminClient, name: str) -> None:
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import (
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
             AlterConfigOpType,
             ConfigEntry,
             ConfigResource,
             ConfigSource,
-            NewTopic,
         )
+        from confluent_kafka.cimpl import NewTopic
 
         self.one(admin.create_topics([NewTopic(name, 1, 1)]))
         settle()
@@ -260,14 +265,16 @@ class TestConfluentKafka:
 
 class TestKafkaPython:
     @pytest.fixture
-    def admin(self, bootstrap):
+    def admin(self, bootstrap: str) -> Iterator[Any]:
         from kafka import KafkaAdminClient
 
         client = KafkaAdminClient(bootstrap_servers=bootstrap)
         yield client
         client.close()
 
-    def test_partitions_configs_and_directories(self, admin, bootstrap, name):
+    def test_partitions_configs_and_directories(
+        self, admin: Any, bootstrap: str, name: str
+    ) -> None:
         from kafka import KafkaConsumer, KafkaProducer
         from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
         from kafka.structs import TopicPartition

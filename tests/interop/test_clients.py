@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
 from tests.support.broker_child import broker_under_test
+from tests.support.present import present
 
 pytestmark = pytest.mark.interop
 
@@ -205,7 +207,7 @@ CLIENTS: dict[str, ConfluentKafka | KafkaPython | Aiokafka] = {
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Records of years ago: retention would take them where the tests take more than 5 minutes.
     properties = {"log.retention.ms": "-1"}
     with broker_under_test(tmp_path_factory.mktemp("broker"), properties) as address:
@@ -213,7 +215,7 @@ def bootstrap(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(bootstrap):
+def written(bootstrap: str) -> Callable[[str, str], str]:
     """written(client, codec) -> the topic that this client wrote, once for all readers."""
     topics: dict[tuple[str, str], str] = {}
 
@@ -251,7 +253,9 @@ def with_slow_codecs(codecs: list[str]) -> list[Any]:
         for each in COMBINATIONS
     ],
 )
-def test_what_one_client_writes_another_reads(bootstrap, written, writer, codec, reader):
+def test_what_one_client_writes_another_reads(
+    bootstrap: str, written: Callable[[str, str], str], writer: str, codec: str, reader: str
+) -> None:
     topic = written(writer, codec)
     found = list(itertools.islice(CLIENTS[reader].read(bootstrap, topic), RECORDS))
     assert len(found) == RECORDS
@@ -259,13 +263,13 @@ def test_what_one_client_writes_another_reads(bootstrap, written, writer, codec,
         assert actual == expected, f"record {number}"
 
 
-def test_the_combinations_cover_all_pairs():
+def test_the_combinations_cover_all_pairs() -> None:
     assert {(w, c) for w, c, _ in COMBINATIONS} == set(itertools.product(CLIENTS, CODECS))
     assert {(c, r) for _, c, r in COMBINATIONS} == set(itertools.product(CODECS, CLIENTS))
     assert {(w, r) for w, _, r in COMBINATIONS} == set(itertools.product(CLIENTS, CLIENTS))
 
 
-def read_with_spark(spark, bootstrap: str, topic: str) -> list[Row]:
+def read_with_spark(spark: SparkSession, bootstrap: str, topic: str) -> list[Row]:
     reader = spark.read.format("kafkalog").option("kafka.bootstrap.servers", bootstrap)
     found = reader.option("subscribe", topic).option("includeHeaders", "true").load()
     columns = found.coalesce(1).toArrow().to_pydict()
@@ -287,7 +291,9 @@ def read_with_spark(spark, bootstrap: str, topic: str) -> list[Row]:
     ]
 
 
-def write_with_spark(spark, bootstrap: str, topic: str, codec: str, folder: Path) -> None:
+def write_with_spark(
+    spark: SparkSession, bootstrap: str, topic: str, codec: str, folder: Path
+) -> None:
     table = pa.table(
         {
             "key": pa.array([each.key for each in ROWS], pa.binary()),
@@ -309,7 +315,9 @@ def write_with_spark(spark, bootstrap: str, topic: str, codec: str, folder: Path
 @pytest.mark.spark
 @pytest.mark.parametrize("codec", with_slow_codecs(SPARK_CODECS))
 @pytest.mark.parametrize("writer", CLIENTS)
-def test_spark_reads_what_every_client_writes(spark, bootstrap, written, writer, codec):
+def test_spark_reads_what_every_client_writes(
+    spark: SparkSession, bootstrap: str, written: Callable[[str, str], str], writer: str, codec: str
+) -> None:
     found = read_with_spark(spark, bootstrap, written(writer, codec))
     for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
         assert actual == expected, f"record {number}"
@@ -317,7 +325,9 @@ def test_spark_reads_what_every_client_writes(spark, bootstrap, written, writer,
 
 @pytest.mark.spark
 @pytest.mark.parametrize("codec", with_slow_codecs(SPARK_CODECS))
-def test_every_client_reads_what_spark_writes(spark, bootstrap, tmp_path, codec):
+def test_every_client_reads_what_spark_writes(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, codec: str
+) -> None:
     topic = f"spark-{codec}-{uuid.uuid4().hex[:8]}"
     kcat("-b", bootstrap, "-P", "-t", topic, "-p", "0", stdin="")
     write_with_spark(spark, bootstrap, topic, codec, tmp_path)
@@ -326,7 +336,8 @@ def test_every_client_reads_what_spark_writes(spark, bootstrap, tmp_path, codec)
         for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
             assert actual == expected, f"{name}, record {number}"
     end = kcat("-b", bootstrap, "-C", "-t", topic, "-o", "-1", "-e", "-q", "-f", "%o %k %s")
-    assert end == f"{RECORDS - 1} {ROWS[-1].key.decode()} {ROWS[-1].value.decode()}"
+    key, value = present(ROWS[-1].key), present(ROWS[-1].value)
+    assert end == f"{RECORDS - 1} {key.decode()} {value.decode()}"
 
 
 def kcat(*arguments: str, stdin: str = "") -> str:
@@ -338,7 +349,7 @@ def kcat(*arguments: str, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_kcat_lists_produces_and_consumes(bootstrap, codec):
+def test_kcat_lists_produces_and_consumes(bootstrap: str, codec: str) -> None:
     topic = f"kcat-{uuid.uuid4().hex[:8]}"
     lines = [f"k{number}:v{number}" for number in range(1000)]
     produce = ["-b", bootstrap, "-P", "-t", topic, "-K:", "-p", "0", "-z", codec]

@@ -2,6 +2,8 @@
 
 import json
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
@@ -17,15 +19,15 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.fixture(params=[pytest.param("kafka", marks=pytest.mark.long), "kafka-zk"])
-def jars(request):
+def jars(request: pytest.FixtureRequest) -> Any:
     require_kafka()
     if not (PEERS / request.param).is_dir():
         pytest.skip(f"no Apache Kafka in {PEERS / request.param}: run tests/interop/peers/fetch")
     return request.param
 
 
-def test_replicas_move_and_leaders_come_back(tmp_path, jars):
-    def plan(name, replicas):
+def test_replicas_move_and_leaders_come_back(tmp_path: Path, jars: Any) -> None:
+    def plan(name: str, replicas: list[Any]) -> str:
         path = tmp_path / name
         partition = {"topic": "t", "partition": 0, "replicas": replicas}
         path.write_text(json.dumps({"version": 1, "partitions": [partition]}))
@@ -39,7 +41,7 @@ def test_replicas_move_and_leaders_come_back(tmp_path, jars):
             for _ in range(BYTES // 10_000):
                 producer.send("t", bytes(10_000))
 
-        def placed():
+        def placed() -> list[Any]:
             (partition,) = cluster.partitions("t")
             return list(partition["replica_nodes"])
 

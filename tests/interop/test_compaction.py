@@ -5,6 +5,9 @@ What stays is compared with what Apache Kafka leaves of the same records where t
 
 import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +22,12 @@ from tests.interop.test_kafka_log_tools import JARS
 from tests.interop.test_kafka_log_tools import dump as dump_or_fail
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.present import present
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+Read = tuple[int | None, bytes | None, bytes | None]
+"""(offset, key, value)."""
 
 TOPIC = "table"
 RECORDS = 20_000
@@ -36,7 +43,7 @@ TOPIC_CONFIG = {
 }
 
 
-def dump(paths, *options):
+def dump(paths: Sequence[Path], *options: str) -> Any:
     """As the tool says it; gaps in the offsets are its one reason to exit with 1."""
     try:
         return dump_or_fail(paths, *options)
@@ -47,7 +54,7 @@ def dump(paths, *options):
 
 
 @pytest.mark.skipif(not list(JARS.glob("kafka-tools-*.jar")), reason=f"needs the jars in {JARS}")
-def test_kafka_accepts_compacted_segments(tmp_path):
+def test_kafka_accepts_compacted_segments(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     directory.mkdir()
     now = [NOW_MS]
@@ -61,7 +68,7 @@ def test_kafka_accepts_compacted_segments(tmp_path):
     )
     log = Log(directory, config, lambda: now[0], known=CLEAN)
 
-    def append(number, **options):
+    def append(number: int, **options: Any) -> None:
         pairs = [(number + 7 * each) % 50 for each in range(3)]
         values = [None if key % 11 == 0 else b"%d." % number + bytes(50) for key in pairs]
         keys = [b"key-%d" % key for key in pairs]
@@ -95,23 +102,26 @@ def test_kafka_accepts_compacted_segments(tmp_path):
     assert "producerId: 8" not in transactions
 
 
-def write(bootstrap, rows):
-    from confluent_kafka import Producer
+def write(bootstrap: str, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+    from confluent_kafka import KafkaError, Producer
 
-    failures = []
+    failures: list[KafkaError] = []
+
+    def noted(error: KafkaError | None, _: object) -> None:
+        if error:
+            failures.append(error)
+
     producer = Producer(
         {"bootstrap.servers": bootstrap, "compression.type": "lz4", "enable.idempotence": True}
     )
     for key, value in rows:
-        producer.produce(
-            TOPIC, value, key, on_delivery=lambda error, _: failures.append(error) if error else 0
-        )
+        producer.produce(TOPIC, value, key, on_delivery=noted)
         producer.poll(0)
     assert producer.flush(TIMEOUT_S) == 0
     assert failures == []
 
 
-def read(bootstrap):
+def read(bootstrap: str) -> list[Read]:
     """(offset, key, value) of all there is."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -121,9 +131,9 @@ def read(bootstrap):
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_S)
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        found = []
+        found: list[Read] = []
         deadline = time.monotonic() + TIMEOUT_S
-        while not found or found[-1][0] < end - 1:
+        while not found or present(found[-1][0]) < end - 1:
             assert time.monotonic() < deadline, len(found)
             for message in consumer.consume(10_000, timeout=1):
                 assert message.error() is None, message.error()
@@ -133,7 +143,7 @@ def read(bootstrap):
         consumer.close()
 
 
-def read_by_kafka_python(bootstrap):
+def read_by_kafka_python(bootstrap: str) -> list[tuple[Any, Any, Any]]:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -143,9 +153,9 @@ def read_by_kafka_python(bootstrap):
         partition = TopicPartition(TOPIC, 0)
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
-        found = []
+        found: list[Read] = []
         deadline = time.monotonic() + TIMEOUT_S
-        while not found or found[-1][0] < end - 1:
+        while not found or present(found[-1][0]) < end - 1:
             assert time.monotonic() < deadline, len(found)
             for records in consumer.poll(timeout_ms=1000).values():
                 found += [(record.offset, record.key, record.value) for record in records]
@@ -154,14 +164,19 @@ def read_by_kafka_python(bootstrap):
         consumer.close()
 
 
-def compacted(bootstrap):
+def compacted(
+    bootstrap: str,
+) -> tuple[list[tuple[bytes, bytes | None]], list[Read], Any]:
     """Creates the topic, fills it, waits until it is compacted; what is read then."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     created = admin.create_topics([NewTopic(TOPIC, 1, 1, config=TOPIC_CONFIG)])
     created[TOPIC].result(TIMEOUT_S)
-    rows = [(b"key-%d" % (n * 7 % KEYS), b"%d." % n + bytes(200)) for n in range(RECORDS)]
+    rows: list[tuple[bytes, bytes | None]] = [
+        (b"key-%d" % (n * 7 % KEYS), b"%d." % n + bytes(200)) for n in range(RECORDS)
+    ]
     write(bootstrap, rows)
     write(bootstrap, [(b"key-%d" % n, None) for n in range(KEYS // 2)])
     deadline = time.monotonic() + TIMEOUT_S
@@ -177,14 +192,16 @@ def compacted(bootstrap):
         assert time.monotonic() < deadline, len(found)
 
 
-def check(rows, found, found_by_kafka_python):
+def check(
+    rows: list[tuple[bytes, bytes | None]], found: list[Any], found_by_kafka_python: list[Any]
+) -> None:
     latest = {key: (offset, key, value) for offset, (key, value) in enumerate(rows)}
     expected = [latest[b"key-%d" % number] for number in range(KEYS // 2, KEYS)]
     assert found == sorted(expected)
     assert [row for row in found_by_kafka_python if row[1] != b"tick"] == found
 
 
-def test_a_compacted_topic_through_real_clients(tmp_path):
+def test_a_compacted_topic_through_real_clients(tmp_path: Path) -> None:
     properties = {"log.cleaner.backoff.ms": "100", "auto.create.topics.enable": "false"}
     with BrokerChild(tmp_path, properties) as broker:
         check(*compacted(broker.address))
@@ -199,11 +216,11 @@ def test_a_compacted_topic_through_real_clients(tmp_path):
         producer = Producer({"bootstrap.servers": broker.address})
         producer.produce(TOPIC, b"v", on_delivery=lambda error, _: errors.append(error))
         assert producer.flush(TIMEOUT_S) == 0
-        assert [error.name() for error in errors] == ["INVALID_RECORD"]
+        assert [present(error).name() for error in errors] == ["INVALID_RECORD"]
         assert broker.stop() == 0
 
 
-def test_apache_kafka_leaves_the_same(tmp_path):
+def test_apache_kafka_leaves_the_same(tmp_path: Path) -> None:
     require_kafka()
     with KafkaServer(tmp_path) as kafka:
         check(*compacted(kafka.bootstrap_servers))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,22 +75,22 @@ class ConsumerProtocolMember(GroupMember):
 
 
 @pytest.fixture
-def broker(tmp_path):
+def broker(tmp_path: Path) -> Iterator[BrokerChild]:
     with BrokerChild(tmp_path, PROPERTIES) as child:
         yield child
 
 
 @pytest.fixture
-def group():
+def group() -> str:
     return f"group-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def member(broker, group):
+def member(broker: BrokerChild, group: str) -> Iterator[Callable[..., ConsumerProtocolMember]]:
     """member(topic) -> one at work; all are stopped at the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(topic: str, **settings) -> ConsumerProtocolMember:
+        def start(topic: str, **settings: str) -> ConsumerProtocolMember:
             made = ConsumerProtocolMember(broker.address, group, topic, **settings)
             stack.callback(made.stop)
             return made
@@ -98,7 +99,9 @@ def member(broker, group):
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_hand_over_and_resume(broker, group, member, assignor):
+def test_members_share_hand_over_and_resume(
+    broker: BrokerChild, group: str, member: Callable[..., ConsumerProtocolMember], assignor: str
+) -> None:
     topic = create_topic(broker.address)
     values = produce(broker.address, topic, 0)
     remote = {"group.remote.assignor": assignor}
@@ -123,7 +126,9 @@ def test_members_share_hand_over_and_resume(broker, group, member, assignor):
     assert Counter(third.values) == Counter(last)
 
 
-def test_static_members_come_back_to_what_they_had(broker, group, member):
+def test_static_members_come_back_to_what_they_had(
+    broker: BrokerChild, group: str, member: Callable[..., ConsumerProtocolMember]
+) -> None:
     topic = create_topic(broker.address)
     members = [member(topic, **{"group.instance.id": f"instance-{number}"}) for number in range(2)]
     until_shared(members, PARTITIONS)
@@ -134,7 +139,9 @@ def test_static_members_come_back_to_what_they_had(broker, group, member):
     until_shared([again, members[1]], PARTITIONS)
 
 
-def test_an_expression_follows_topics(broker, member):
+def test_an_expression_follows_topics(
+    broker: BrokerChild, member: Callable[..., ConsumerProtocolMember]
+) -> None:
     topic = create_topic(broker.address)
     members = [member("^shared-.*"), member("^shared-.*")]
     until_shared(members, PARTITIONS)
@@ -150,7 +157,9 @@ def until_committed(address: str, group: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.crash
-def test_members_go_on_when_the_broker_is_killed_and_started_again(tmp_path, group):
+def test_members_go_on_when_the_broker_is_killed_and_started_again(
+    tmp_path: Path, group: str
+) -> None:
     child = BrokerChild(tmp_path, PROPERTIES)
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: child.close())
@@ -187,7 +196,7 @@ def java(main_class: str, *arguments: str) -> str:
     return done.stdout
 
 
-def groups_command(broker, *arguments: str) -> list[list[str]]:
+def groups_command(broker: BrokerChild, *arguments: str) -> list[list[str]]:
     """The lines that kafka-consumer-groups prints, cut into words."""
     output = java(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
@@ -199,7 +208,9 @@ def groups_command(broker, *arguments: str) -> list[list[str]]:
 
 @needs_jars
 @pytest.mark.slow
-def test_java_consumers_and_tools(broker, group, member):
+def test_java_consumers_and_tools(
+    broker: BrokerChild, group: str, member: Callable[..., ConsumerProtocolMember]
+) -> None:
     topic = create_topic(broker.address)
     values = produce(broker.address, topic, 0)
     consumer = (
@@ -248,7 +259,7 @@ def test_java_consumers_and_tools(broker, group, member):
     assert [group] not in groups_command(broker, "--list")
 
 
-def dump_of_the_groups_partition(broker, group: str) -> None:
+def dump_of_the_groups_partition(broker: BrokerChild, group: str) -> None:
     """Every key and value is one that Kafka's decoder knows."""
     partition = java_hash_magnitude(group) % 50
     (log,) = broker.data_dir.glob(f"__consumer_offsets-{partition}/*.log")

@@ -6,6 +6,7 @@ The jars lie in `$KAFKALOG_PEERS/kafka` (default: `.peers` in the repository roo
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def java(main_class: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
     with BrokerChild(tmp_path_factory.mktemp("broker"), PROPERTIES) as child:
         producer = Producer({"bootstrap.servers": child.address})
         for number in range(RECORDS):
@@ -54,7 +55,7 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def groups(broker):
+def groups(broker: BrokerChild) -> Callable[..., list[list[str]]]:
     """groups(*arguments) -> the lines that kafka-consumer-groups prints, cut into words."""
 
     def run(*arguments: str) -> list[list[str]]:
@@ -65,7 +66,7 @@ def groups(broker):
     return run
 
 
-def committed(broker) -> list[int]:
+def committed(broker: BrokerChild) -> list[int]:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": GROUP})
     try:
         asked = [TopicPartition(TOPIC, index) for index in range(2)]
@@ -74,7 +75,9 @@ def committed(broker) -> list[int]:
         consumer.close()
 
 
-def test_the_command_looks_at_a_group_at_work_and_then_changes_it(broker, groups):
+def test_the_command_looks_at_a_group_at_work_and_then_changes_it(
+    broker: BrokerChild, groups: Callable[..., list[list[str]]]
+) -> None:
     at_work = ConfluentMember(broker.address, GROUP, TOPIC)
     try:
         until_shared([at_work], 2)
@@ -113,7 +116,7 @@ def test_the_command_looks_at_a_group_at_work_and_then_changes_it(broker, groups
     assert committed(broker) == [-1001, -1001]
 
 
-def test_the_command_dumps_what_a_transaction_commits(broker):
+def test_the_command_dumps_what_a_transaction_commits(broker: BrokerChild) -> None:
     """And its end, which is no record of the groups."""
     group = GroupClient(RawClient(broker.host, broker.port), "transactional")
     group.find_coordinator()
@@ -132,14 +135,14 @@ def test_the_command_dumps_what_a_transaction_commits(broker):
     assert "isvalid: false" not in output
 
 
-def dump_of(broker, group_id: str) -> str:
+def dump_of(broker: BrokerChild, group_id: str) -> str:
     """DumpLogSegments of the partition that has the group."""
     partition = java_hash_magnitude(group_id) % 50
     (log,) = broker.data_dir.glob(f"__consumer_offsets-{partition}/*.log")
     return java("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(log))
 
 
-def dump_of_the_groups_partition(broker) -> None:
+def dump_of_the_groups_partition(broker: BrokerChild) -> None:
     """Every key and value is one that Kafka's decoder knows."""
     output = dump_of(broker, GROUP)
     lines = [line for line in output.splitlines() if line.startswith("| offset:")]

@@ -3,6 +3,9 @@
 import contextlib
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
@@ -25,27 +28,27 @@ PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with broker_under_test(tmp_path_factory.mktemp("broker"), PROPERTIES) as address:
         yield address
 
 
 @pytest.fixture
-def topic(bootstrap):
+def topic(bootstrap: str) -> str:
     return create_topic(bootstrap)
 
 
 @pytest.fixture
-def group():
+def group() -> str:
     return f"group-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def member(bootstrap, group, topic):
+def member(bootstrap: str, group: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
     """member(kind) -> one at work; all are stopped at the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(kind: str, **settings) -> GroupMember:
+        def start(kind: str, **settings: str) -> GroupMember:
             made = KINDS[kind](bootstrap, group, topic, **settings)
             stack.callback(made.stop)
             return made
@@ -70,7 +73,7 @@ def produce(bootstrap: str, topic: str, first: int) -> list[bytes]:
     return values
 
 
-def until_read(members: list[GroupMember], values: list[bytes]) -> None:
+def until_read(members: Sequence[GroupMember], values: list[bytes]) -> None:
     def missing() -> set[bytes]:
         return set(values) - {value for each in members for value in each.values}
 
@@ -88,7 +91,9 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_share_hand_over_and_resume(bootstrap, group, topic, member, kind):
+def test_members_share_hand_over_and_resume(
+    bootstrap: str, group: str, topic: str, member: Callable[..., GroupMember], kind: str
+) -> None:
     values = produce(bootstrap, topic, 0)
     first = member(kind)
     until_shared([first], PARTITIONS)
@@ -108,7 +113,9 @@ def test_members_share_hand_over_and_resume(bootstrap, group, topic, member, kin
     assert set(third.values) == set(last)
 
 
-def test_all_kinds_share_one_topic(bootstrap, topic, member):
+def test_all_kinds_share_one_topic(
+    bootstrap: str, topic: str, member: Callable[..., GroupMember]
+) -> None:
     """They agree on "range", whoever of them leads."""
     members = []
     for kind in KINDS:
@@ -124,7 +131,9 @@ def test_all_kinds_share_one_topic(bootstrap, topic, member):
 
 @pytest.mark.crash
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_go_on_when_the_broker_is_killed_and_started_again(tmp_path, group, kind):
+def test_members_go_on_when_the_broker_is_killed_and_started_again(
+    tmp_path: Path, group: str, kind: str
+) -> None:
     child = BrokerChild(tmp_path, PROPERTIES)
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: child.close())
@@ -152,7 +161,9 @@ def test_members_go_on_when_the_broker_is_killed_and_started_again(tmp_path, gro
         assert child.stop() == 0
 
 
-def test_cooperative_members_keep_what_they_have(bootstrap, topic, member):
+def test_cooperative_members_keep_what_they_have(
+    bootstrap: str, topic: str, member: Callable[..., GroupMember]
+) -> None:
     """Incremental rebalancing (KIP-429): who stays never gives up the partitions it keeps."""
     settings = {"partition.assignment.strategy": "cooperative-sticky"}
     first = member("confluent-kafka", **settings)
@@ -173,7 +184,9 @@ def test_cooperative_members_keep_what_they_have(bootstrap, topic, member):
     until_shared([first], PARTITIONS)
 
 
-def test_a_static_member_comes_back_without_a_rebalance(bootstrap, group, topic, member):
+def test_a_static_member_comes_back_without_a_rebalance(
+    bootstrap: str, group: str, topic: str, member: Callable[..., GroupMember]
+) -> None:
     instances = [member("confluent-kafka", **{"group.instance.id": f"i{n}"}) for n in range(2)]
     until_shared(instances, PARTITIONS)
     share = instances[1].assigned
@@ -188,19 +201,21 @@ def test_a_static_member_comes_back_without_a_rebalance(bootstrap, group, topic,
     assert member_id(after, "i1") != member_id(before, "i1")
 
 
-def describe(bootstrap: str, group: str):
+def describe(bootstrap: str, group: str) -> Any:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return admin.describe_consumer_groups([group])[group].result(20)
 
 
-def member_id(description, instance_id: str) -> str:
+def member_id(description: Any, instance_id: str) -> Any:
     (found,) = [
         each.member_id for each in description.members if each.group_instance_id == instance_id
     ]
     return found
 
 
-def test_the_admin_client_looks_at_groups_and_deletes_them(bootstrap, group, topic):
+def test_the_admin_client_looks_at_groups_and_deletes_them(
+    bootstrap: str, group: str, topic: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     at_work = ConfluentMember(bootstrap, group, topic)
     try:

@@ -29,14 +29,14 @@ PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     require_kafka()
     with broker_under_test(tmp_path_factory.mktemp("broker"), PROPERTIES) as address:
         yield address
 
 
 @pytest.fixture
-def topic(bootstrap):
+def topic(bootstrap: str) -> str:
     name = f"java-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
@@ -91,7 +91,7 @@ def ends(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
-def test_producer_and_consumer_performance(bootstrap, topic):
+def test_producer_and_consumer_performance(bootstrap: str, topic: str) -> None:
     written = java(
         "ProducerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", topic),
@@ -110,7 +110,7 @@ def test_producer_and_consumer_performance(bootstrap, topic):
     assert megabytes == pytest.approx(20_000 * 100 / 2**20, abs=0.1)
 
 
-def test_the_verifiable_clients_agree(bootstrap, topic):
+def test_the_verifiable_clients_agree(bootstrap: str, topic: str) -> None:
     """What the one says was acknowledged is what the other says it read, where it says."""
     produced = events(
         java(
@@ -140,7 +140,7 @@ def test_the_verifiable_clients_agree(bootstrap, topic):
     assert {"startup_complete", "partitions_assigned"} <= {each["name"] for each in found}
 
 
-def test_a_verifiable_producer_through_a_stop(bootstrap, topic):
+def test_a_verifiable_producer_through_a_stop(bootstrap: str, topic: str) -> None:
     """SIGTERM: it says how many were acknowledged, and they are there."""
     with at_work(
         "VerifiableProducer",

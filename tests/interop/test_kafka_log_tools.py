@@ -6,6 +6,7 @@ The jars lie in `$KAFKALOG_PEERS/kafka` (default: `.peers` in the repository roo
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ pytestmark = [
 ]
 
 
-def dump(paths, *options):
+def dump(paths: Sequence[Path], *options: str) -> str:
     command = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.DumpLogSegments", *options]
     command += ["--files", ",".join(str(path) for path in paths)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -40,7 +41,7 @@ def dump(paths, *options):
 
 
 @pytest.fixture
-def directory(tmp_path):
+def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "orders-0"
     directory.mkdir()
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
@@ -57,7 +58,7 @@ def directory(tmp_path):
 
 
 @pytest.fixture
-def transactions(tmp_path):
+def transactions(tmp_path: Path) -> Path:
     """Three producers; every other transaction aborted, the last one open; killed, not closed."""
     directory = tmp_path / "transactions-0"
     directory.mkdir()
@@ -76,7 +77,7 @@ def transactions(tmp_path):
     return directory
 
 
-def test_kafka_accepts_transactions(transactions):
+def test_kafka_accepts_transactions(transactions: Path) -> None:
     logs = sorted(transactions.glob("*.log"))
     assert len(logs) > 3
     output = dump(logs, "--deep-iteration", "--print-data-log")
@@ -93,7 +94,7 @@ def test_kafka_accepts_transactions(transactions):
     )
 
 
-def test_kafka_accepts_every_file(directory):
+def test_kafka_accepts_every_file(directory: Path) -> None:
     logs = sorted(directory.glob("*.log"))
     assert len(logs) > 3
     output = dump(logs, "--deep-iteration", "--print-data-log")
@@ -103,7 +104,7 @@ def test_kafka_accepts_every_file(directory):
     assert "Found" not in output
 
 
-def test_kafka_accepts_what_was_converted(tmp_path):
+def test_kafka_accepts_what_was_converted(tmp_path: Path) -> None:
     """From both old formats and all codecs to every codec that a topic may choose."""
     directory = tmp_path / "converted-0"
     directory.mkdir()
@@ -128,7 +129,7 @@ def test_kafka_accepts_what_was_converted(tmp_path):
         assert f"compresscodec: {codec}" in output
 
 
-def test_kafka_finds_the_indexes_sane_and_right(directory):
+def test_kafka_finds_the_indexes_sane_and_right(directory: Path) -> None:
     indexes = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
     output = dump(indexes, "--index-sanity-check")
     assert output.count("passed sanity check") == len(indexes)
@@ -137,7 +138,7 @@ def test_kafka_finds_the_indexes_sane_and_right(directory):
         assert complaint not in verified
 
 
-def test_kafka_reads_the_producer_snapshots(directory):
+def test_kafka_reads_the_producer_snapshots(directory: Path) -> None:
     snapshots = sorted(directory.glob("*.snapshot"))
     output = dump(snapshots[-1:])
     assert output.count("producerId: ") == 4

@@ -2,13 +2,14 @@
 cluster of two brokers: every record once, in order."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, ValuesView
 from pathlib import Path
 
 import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import PartitionMetadata
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin
@@ -62,7 +63,7 @@ class Pair:
         self._admin.elect_leaders(ElectionType.PREFERRED, places).result(TIMEOUT_S)
         return self.leaders() == {1, 2}
 
-    def _partitions(self):
+    def _partitions(self) -> ValuesView[PartitionMetadata]:
         found = self._admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC]
         return found.partitions.values()
 
@@ -105,7 +106,7 @@ def read(pair: Pair) -> dict[int, list[bytes]]:
     return found
 
 
-def test_no_record_is_lost_doubled_or_moved_while_leaders_move(pair):
+def test_no_record_is_lost_doubled_or_moved_while_leaders_move(pair: Pair) -> None:
     written = 0
 
     def write(upto: int) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,13 @@ only_with_java = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
         yield address
 
 
 @pytest.fixture
-def topic(bootstrap):
+def topic(bootstrap: str) -> str:
     """Old clients do not wait for a topic that is made for them."""
     from kafka import KafkaAdminClient
     from kafka.admin import NewTopic
@@ -108,15 +109,15 @@ class OldPython:
         self._rest = (bootstrap, topic)
         self._version = version
 
-    def write(self, rows, codec):
+    def write(self, rows: Sequence[tuple[bytes | None, bytes | None]], codec: str) -> None:
         self._run("write", codec, [[_text(part) for part in row] for row in rows])
 
-    def read(self, count):
+    def read(self, count: int) -> list[Row]:
         found = self._run("read", "none", count)
         assert [offset for offset, _, _ in found] == list(range(count))
         return [(_bytes(key), _bytes(value)) for _, key, value in found]
 
-    def _run(self, action, codec, request):
+    def _run(self, action: str, codec: str, request: object) -> Any:
         script = str(Path(__file__).with_name("old_client.py"))
         done = subprocess.run(
             [sys.executable, script, self._client, action, *self._rest, codec, self._version],
@@ -131,11 +132,11 @@ class OldPython:
         return json.loads(done.stdout)
 
 
-def _text(data):
+def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("latin-1")
 
 
-def _bytes(text):
+def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode("latin-1")
 
 
@@ -146,11 +147,11 @@ class Kcat:
         old = ["-X", "api.version.request=false", "-X", f"broker.version.fallback={version}"]
         self._command = ["kcat", "-b", bootstrap, "-t", topic, "-K", "\t", *old]
 
-    def write(self, rows, codec):
+    def write(self, rows: Sequence[Row], codec: str) -> None:
         lines = [f"{_text(key) or ''}\t{_text(value)}\n" for key, value in rows]
         _run([*self._command, "-P", "-Z", "-z", codec, "-X", "linger.ms=50"], "".join(lines))
 
-    def read(self, count):
+    def read(self, count: int) -> list[Row]:
         found = _run([*self._command, "-C", "-o", "beginning", "-c", str(count), "-q"]).splitlines()
         pairs = [line.split("\t") for line in found]
         return [(_bytes(key) or None, _bytes(value)) for key, value in pairs]
@@ -163,19 +164,19 @@ class Kafka082:
         self._java = ["java", "-cp", f"{OLD_JARS}/*"]
         self._where = ["--broker-list", bootstrap, "--topic", topic]
 
-    def write(self, rows, codec):
+    def write(self, rows: Sequence[Row], codec: str) -> None:
         lines = "".join(f"{_text(value)}\n" for _, value in rows)
         options = ["--compression-codec", codec, "--sync"]
         _run([*self._java, "kafka.tools.ConsoleProducer", *self._where, *options], lines)
 
-    def read(self, count):
+    def read(self, count: int) -> list[Row]:
         options = ["--partition", "0", "--offset", "-2", "--max-messages", str(count)]
         options.append("--no-wait-at-logend")
         command = [*self._java, "kafka.tools.SimpleConsumerShell", *self._where, *options]
         return [(None, _bytes(line)) for line in _run(command).splitlines()]
 
 
-def _run(command, stdin=""):
+def _run(command: Sequence[str], stdin: str = "") -> str:
     done = subprocess.run(
         command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -190,7 +191,7 @@ class New:
         self._bootstrap = bootstrap
         self._topic = topic
 
-    def write(self, rows, codec):
+    def write(self, rows: Sequence[tuple[bytes | None, bytes | None]], codec: str) -> None:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
@@ -204,7 +205,7 @@ class New:
         producer.flush(TIMEOUT_S)
         producer.close()
 
-    def read(self, count):
+    def read(self, count: int) -> list[Row]:
         from kafka import KafkaConsumer, TopicPartition
 
         partition = TopicPartition(self._topic, 0)
@@ -213,7 +214,7 @@ class New:
         )
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        found = []
+        found: list[Row] = []
         for record in consumer:
             assert record.offset == len(found)
             found.append((record.key, record.value))
@@ -223,7 +224,12 @@ class New:
         return found
 
 
-def check(old, new, codec, rows=ROWS):
+def check(
+    old: OldPython | Kcat | Kafka082,
+    new: New,
+    codec: str,
+    rows: Sequence[tuple[bytes | None, bytes | None]] = ROWS,
+) -> None:
     """The old one writes, both read; the new one writes, both read all."""
     old.write(rows, codec)
     assert new.read(len(rows)) == rows
@@ -235,25 +241,29 @@ def check(old, new, codec, rows=ROWS):
 
 @only_where_old_packages_run
 @pytest.mark.parametrize(("client", "codec"), with_codecs(PYTHON_CLIENTS))
-def test_old_python_clients(bootstrap, topic, client, codec):
+def test_old_python_clients(
+    bootstrap: str, topic: str, client: tuple[str, str], codec: str
+) -> None:
     name, version = client
     check(OldPython(name, version, bootstrap, topic), New(bootstrap, topic), codec)
 
 
 @pytest.mark.parametrize(("version", "codec"), with_codecs(KCAT_VERSIONS))
-def test_an_old_librdkafka(bootstrap, topic, version, codec):
+def test_an_old_librdkafka(bootstrap: str, topic: str, version: str, codec: str) -> None:
     check(Kcat(version, bootstrap, topic), New(bootstrap, topic), codec)
 
 
 @only_with_java
 @pytest.mark.parametrize("codec", OLD_CODECS[::-1][: len(with_codecs([0]))])
-def test_apache_kafka_0_8_2(bootstrap, topic, codec):
+def test_apache_kafka_0_8_2(bootstrap: str, topic: str, codec: str) -> None:
     rows = [(None, value) for value in VALUES]
     check(Kafka082(bootstrap, topic), New(bootstrap, topic), codec, rows)
 
 
 @pytest.mark.parametrize("version", [(0, 8, 2), (0, 9), (0, 10, 0), (0, 11)])
-def test_kafka_python_of_today_told_that_the_broker_is_old(bootstrap, topic, version):
+def test_kafka_python_of_today_told_that_the_broker_is_old(
+    bootstrap: str, topic: str, version: tuple[int, ...]
+) -> None:
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
     options = {"bootstrap_servers": bootstrap, "api_version": version}
@@ -282,10 +292,10 @@ def test_kafka_python_of_today_told_that_the_broker_is_old(bootstrap, topic, ver
 
 
 @only_where_old_packages_run
-def test_many_old_clients_and_codecs_on_one_topic(bootstrap, topic):
+def test_many_old_clients_and_codecs_on_one_topic(bootstrap: str, topic: str) -> None:
     """All write in turn; in the end each reads everything."""
     new = New(bootstrap, topic)
-    clients = [
+    clients: list[OldPython | New] = [
         *(OldPython(client, version, bootstrap, topic) for client, version in PYTHON_CLIENTS),
         new,
     ]

@@ -1,19 +1,22 @@
 """The page of a cluster of Apache Kafka's."""
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.web.app import PageSettings
-from tests.pyspark_kafkalog.web.conftest import config, serving
+from tests.pyspark_kafkalog.web.conftest import Page, config, serving
 from tests.support.kafka_server import KafkaServer, require_kafka
 from tests.support.patience import EVENT_S, wait_until
+from tests.support.present import present
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-def test_topics_records_groups_and_brokers(tmp_path):
+def test_topics_records_groups_and_brokers(tmp_path: Path) -> None:
     require_kafka()
     with KafkaServer(tmp_path) as kafka:
         servers = f"127.0.0.1:{kafka.port}"
@@ -42,7 +45,7 @@ def test_topics_records_groups_and_brokers(tmp_path):
     assert brokers[1][3].startswith("as Kafka 4.")
 
 
-def check_group(page, servers, protocol):
+def check_group(page: Page, servers: str, protocol: str) -> None:
     """While it has a member that has read one record."""
     name = f"readers-{protocol}"
     consumer = Consumer(
@@ -56,7 +59,7 @@ def check_group(page, servers, protocol):
     try:
         consumer.subscribe(["orders"])
         message = wait_until(lambda: consumer.poll(0.1), "a record", pause_s=0)
-        consumer.commit(message, asynchronous=False)
+        consumer.commit(message=present(message), asynchronous=False)
         group, listed = page.get("/group", name=name), page.get("/groups", q=name)
     finally:
         consumer.close()

@@ -5,10 +5,12 @@ With KAFKALOG_TEST_BOOTSTRAP the broker is Apache Kafka, and the same must hold.
 
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import Message
 
 from tests.support.broker_child import broker_under_test
 
@@ -16,12 +18,12 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
         yield address
 
 
-def test_librdkafka_tells_the_guilty_from_the_others(bootstrap):
+def test_librdkafka_tells_the_guilty_from_the_others(bootstrap: str) -> None:
     """As librdkafka's own test 0011 has it: ten of a hundred records have no key."""
     topic = f"compacted-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -32,7 +34,7 @@ def test_librdkafka_tells_the_guilty_from_the_others(bootstrap):
     found: dict[str, int] = {}
     reasons: Counter[int] = Counter()
 
-    def delivered(error, message):
+    def delivered(error: KafkaError | None, message: Message[bytes, bytes]) -> None:
         key = message.key()
         assert error is not None
         reasons[error.code()] += 1

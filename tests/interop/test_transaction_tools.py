@@ -5,6 +5,7 @@ With KAFKALOG_TEST_BOOTSTRAP the broker is Apache Kafka, and the same must hold.
 
 import re
 import uuid
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -19,14 +20,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory):
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     require_kafka()
     with broker_under_test(tmp_path_factory.mktemp("broker")) as address:
         yield address
 
 
 @pytest.fixture
-def topic(bootstrap):
+def topic(bootstrap: str) -> str:
     name = f"transactions-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
@@ -34,7 +35,7 @@ def topic(bootstrap):
 
 
 @pytest.fixture
-def transactions(bootstrap):
+def transactions(bootstrap: str) -> Callable[..., list[list[str]]]:
     """transactions(*arguments) -> the lines that kafka-transactions prints, cut into words."""
 
     def run(*arguments: str) -> list[list[str]]:
@@ -73,7 +74,9 @@ def read_committed(bootstrap: str, topic: str) -> list[bytes | None]:
         consumer.close()
 
 
-def test_an_open_transaction_is_shown_and_terminated(bootstrap, topic, transactions):
+def test_an_open_transaction_is_shown_and_terminated(
+    bootstrap: str, topic: str, transactions: Callable[..., list[list[str]]]
+) -> None:
     producer = open_transaction(bootstrap, topic)
     (listed,) = [line for line in transactions("list") if line[0] == topic]
     producer_id = listed[2]
@@ -96,7 +99,9 @@ def test_an_open_transaction_is_shown_and_terminated(bootstrap, topic, transacti
     assert read_committed(bootstrap, topic) == []
 
 
-def test_a_transaction_is_aborted_in_its_partition(bootstrap, topic, transactions):
+def test_a_transaction_is_aborted_in_its_partition(
+    bootstrap: str, topic: str, transactions: Callable[..., list[list[str]]]
+) -> None:
     """As one does with a hanging one: by where it begins."""
     producer = open_transaction(bootstrap, topic)
     transactions("abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
@@ -106,7 +111,7 @@ def test_a_transaction_is_aborted_in_its_partition(bootstrap, topic, transaction
     del producer
 
 
-def test_performance_in_transactions(bootstrap, topic):
+def test_performance_in_transactions(bootstrap: str, topic: str) -> None:
     written = java(
         "ProducerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", topic),

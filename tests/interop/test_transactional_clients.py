@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ needs_java = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
     with BrokerChild(tmp_path_factory.mktemp("broker"), PROPERTIES) as child:
         yield child
         log = child.stderr()
@@ -41,7 +42,7 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def client(broker):
+def client(broker: BrokerChild) -> Iterator[RawClient]:
     with RawClient(broker.host, broker.port) as client:
         yield client
 
@@ -96,14 +97,16 @@ def by_aiokafka(address: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("use", [by_confluent, by_kafka_python, by_aiokafka])
-def test_what_is_committed_is_read(broker, client, use):
+def test_what_is_committed_is_read(
+    broker: BrokerChild, client: RawClient, use: Callable[[str, str], None]
+) -> None:
     topic = use.__name__
     use(broker.address, topic)
     assert read(client, topic) == [b"0", b"2"]
     assert read(client, topic, committed=False) == [b"0", b"1", b"2"]
 
 
-def test_a_replaced_producer_is_fenced(broker, client):
+def test_a_replaced_producer_is_fenced(broker: BrokerChild, client: RawClient) -> None:
     options = {"bootstrap.servers": broker.address, "transactional.id": "replaced"}
     old = Producer(options)
     old.init_transactions(20)
@@ -120,7 +123,9 @@ def test_a_replaced_producer_is_fenced(broker, client):
     assert read(client, "replaced") == [b"new"]
 
 
-def test_a_consumer_transforms_and_commits_in_the_transaction(broker, client):
+def test_a_consumer_transforms_and_commits_in_the_transaction(
+    broker: BrokerChild, client: RawClient
+) -> None:
     source = Producer({"bootstrap.servers": broker.address})
     for number in range(20):
         source.produce("source", b"%d" % number, partition=0)
@@ -157,7 +162,7 @@ def test_a_consumer_transforms_and_commits_in_the_transaction(broker, client):
 
 @needs_java
 @pytest.mark.slow
-def test_javas_producer_uses_version_2(broker, client):
+def test_javas_producer_uses_version_2(broker: BrokerChild, client: RawClient) -> None:
     """Its epoch grows with each of its transactions, and it adds no partitions itself."""
     java(
         "ProducerPerformance",
@@ -186,7 +191,7 @@ def test_javas_producer_uses_version_2(broker, client):
 
 @needs_java
 @pytest.mark.slow
-def test_the_tools_find_and_end_transactions(broker, client):
+def test_the_tools_find_and_end_transactions(broker: BrokerChild, client: RawClient) -> None:
     def tool(*arguments: str) -> list[list[str]]:
         output = java("TransactionsCommand", "--bootstrap-server", broker.address, *arguments)
         return [line.split() for line in output.splitlines() if line.strip()]

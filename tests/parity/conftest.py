@@ -171,7 +171,7 @@ class Both:
     def ours(self, **options: Any) -> Iterator[Any]:
         given = {name.lower(): str(value) for name, value in {**self.servers, **options}.items()}
         source = DefaultSource(given)
-        reader = source.reader(source.schema())  # type: ignore[arg-type]
+        reader = source.reader(source.schema())
         for partition in reader.partitions():
             yield from reader.read(partition)
 

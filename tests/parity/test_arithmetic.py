@@ -7,9 +7,12 @@ replays a run.
 import json
 import os
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
+from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.source.offsets import from_json, to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -25,7 +28,7 @@ SEED = int(os.environ.get("KAFKALOG_PARITY_SEED", random.SystemRandom().randrang
 class SparkCode:
     """Calls private Scala of the connector: maps go in and out as the JSON of its checkpoints."""
 
-    def __init__(self, jvm):
+    def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
         self._kafka010 = jvm.org.apache.spark.sql.kafka010
         self._json = self._kafka010.JsonUtils
@@ -38,13 +41,17 @@ class SparkCode:
         # Without its constructor, which wants brokers; the method needs nothing of it.
         self._stream = unsafe.get(None).allocateInstance(stream)
 
-    def limit_untils(self, limit, starts, untils):
+    def limit_untils(
+        self, limit: int, starts: dict[Any, int], untils: dict[Any, int]
+    ) -> dict[TopicPartition, int]:
         """The offsets up to which a batch of at most `limit` may read."""
         given = self._array(limit, self._map(starts), self._map(untils))
         limited = self._rate_limit.invoke(self._stream, given)
         return from_json(json.loads(self._json.partitionOffsets(limited)))
 
-    def split(self, sizes, min_partitions, max_records):
+    def split(
+        self, sizes: list[int], min_partitions: int | None, max_records: int | None
+    ) -> list[Any]:
         """(partition, start, until) of each piece; a partition begins at offset 5."""
         calculator = self._kafka010.KafkaOffsetRangeCalculator(
             self._option(min_partitions), self._long_option(max_records)
@@ -59,23 +66,23 @@ class SparkCode:
         found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(pieces)
         return [(piece.partition(), piece.fromOffset(), piece.untilOffset()) for piece in found]
 
-    def _map(self, offsets):
+    def _map(self, offsets: Mapping[Any, int]) -> Any:
         return self._json.partitionOffsets(json.dumps(to_json(offsets)))
 
-    def _option(self, value):
+    def _option(self, value: int | None) -> Any:
         return self._jvm.scala.Option.apply(value)
 
-    def _long_option(self, value):
+    def _long_option(self, value: int | None) -> Any:
         """Out of a map, because what goes to the JVM alone becomes an Integer where it is small."""
         topic_partition = self._jvm.org.apache.kafka.common.TopicPartition("t", 0)
         return self._map({} if value is None else {TopicPartition("t", 0): value}).get(
             topic_partition
         )
 
-    def _seq(self, values):
+    def _seq(self, values: Any) -> Any:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq()
 
-    def _array(self, *values):
+    def _array(self, *values: int) -> Any:
         array = self._jvm.java.util.ArrayList()
         for value in values:
             array.add(value)
@@ -83,11 +90,11 @@ class SparkCode:
 
 
 @pytest.fixture(scope="module")
-def spark_code(spark):
+def spark_code(spark: SparkSession) -> SparkCode:
     return SparkCode(spark._jvm)
 
 
-def test_limits_share_out_as_spark_does(spark_code):
+def test_limits_share_out_as_spark_does(spark_code: SparkCode) -> None:
     chance = random.Random(SEED)
     for case in range(CASES):
         count = chance.randint(1, 10)
@@ -102,7 +109,7 @@ def test_limits_share_out_as_spark_does(spark_code):
         assert limit_untils(limit, starts, untils) == expected, (SEED, case)
 
 
-def test_ranges_are_split_as_spark_does(spark_code):
+def test_ranges_are_split_as_spark_does(spark_code: SparkCode) -> None:
     chance = random.Random(SEED)
     for case in range(CASES // 2):
         big = chance.choice([3, 30, 1000, 10**6])

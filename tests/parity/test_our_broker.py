@@ -1,6 +1,9 @@
 """Spark's own connector with our broker: it writes, reads and streams, as ours does there."""
 
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import EmbeddedBroker
 from tests.parity.conftest import ORACLE, Both
@@ -9,7 +12,7 @@ from tests.spark.conftest import Topics
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
 
-def test_all_jobs_of_sparks_connector(spark, tmp_path):
+def test_all_jobs_of_sparks_connector(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         topic = Topics(broker.bootstrap_servers).create(3)
         both = Both(spark, broker.bootstrap_servers)

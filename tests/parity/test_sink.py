@@ -1,8 +1,11 @@
 """Table of the sink, row by row: what Spark's connector writes and what ours writes is equal."""
 
-import pytest
+from typing import Any
 
-from tests.parity.conftest import ORACLE, OURS, words_of
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.parity.conftest import ORACLE, OURS, Both, KafkaTopics, words_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -12,14 +15,14 @@ JAVA = "org.apache.kafka.clients.producer"
 class Sinks:
     """Writes a DataFrame with both connectors; reads what came of it with Spark's own."""
 
-    def __init__(self, both, topics):
+    def __init__(self, both: Both, topics: KafkaTopics) -> None:
         self.both, self.topics = both, topics
 
-    def write(self, source, frame, mode="append", **options):
+    def write(self, source: str, frame: DataFrame, mode: str = "append", **options: Any) -> None:
         writer = frame.write.format(source).mode(mode)
         writer.options(**self.both.servers).options(**options).save()
 
-    def written(self, frame, partitions=3, **options):
+    def written(self, frame: DataFrame, partitions: int = 3, **options: Any) -> Any:
         """(partition, offset, key, value, headers) of each record; the same for both."""
         found = []
         for source in (ORACLE, OURS):
@@ -29,13 +32,13 @@ class Sinks:
         assert found[1] == found[0]
         return found[1]
 
-    def records(self, topic):
+    def records(self, topic: str) -> list[Any]:
         reader = self.both.spark.read.format(ORACLE).options(**self.both.servers)
         frame = reader.option("includeHeaders", "true").option("subscribe", topic).load()
         columns = ("partition", "offset", "key", "value", "headers")
         return sorted(map(tuple, frame.select(*columns).collect()), key=lambda record: record[:2])
 
-    def refusals(self, frame, mode="append", **options):
+    def refusals(self, frame: DataFrame, mode: str = "append", **options: object) -> list[Any]:
         """What both say."""
         return [
             words_of(lambda source=source: self.write(source, frame, mode, **options))
@@ -44,11 +47,11 @@ class Sinks:
 
 
 @pytest.fixture(scope="module")
-def sinks(both, topics):
+def sinks(both: Both, topics: KafkaTopics) -> Sinks:
     return Sinks(both, topics)
 
 
-def test_strings_and_binaries_of_every_kind(spark, sinks):
+def test_strings_and_binaries_of_every_kind(spark: SparkSession, sinks: Sinks) -> None:
     rows = [("a", b"1"), ("", b""), (None, None), ("ü", None), ("k" * 1000, b"\x00" * 1000)]
     texts = spark.createDataFrame(rows, "key string, value binary")
     found = sinks.written(texts, partitions=1)
@@ -58,7 +61,7 @@ def test_strings_and_binaries_of_every_kind(spark, sinks):
     sinks.written(texts.selectExpr("cast(key as binary) key", "cast(value as string) value"), 1)
 
 
-def test_headers(spark, sinks):
+def test_headers(spark: SparkSession, sinks: Sinks) -> None:
     schema = "value string, headers array<struct<key: string, value: binary>>"
     headers = [[("a", b"1"), ("a", None)], [], None, [("", b"")]]
     frame = spark.createDataFrame([("v", each) for each in headers], schema)
@@ -66,18 +69,20 @@ def test_headers(spark, sinks):
     assert [each and len(each) for *_, each in found] == [2, None, None, 1]
 
 
-def test_keys_choose_the_partition(spark, sinks):
+def test_keys_choose_the_partition(spark: SparkSession, sinks: Sinks) -> None:
     keys = spark.range(300).selectExpr("cast(id as string) key", "'' value")
     assert {partition for partition, *_ in sinks.written(keys, partitions=7)} == set(range(7))
     sinks.written(keys.selectExpr("cast(repeat(key, 3) as binary) key", "value"), partitions=5)
 
 
-def test_a_partition_column_chooses_the_partition_where_it_is_not_null(spark, sinks):
+def test_a_partition_column_chooses_the_partition_where_it_is_not_null(
+    spark: SparkSession, sinks: Sinks
+) -> None:
     rows = [("a", "1", 2), ("a", "2", None), ("b", "3", 0), ("b", "4", None)]
     sinks.written(spark.createDataFrame(rows, "key string, value string, partition int"))
 
 
-def test_rows_without_a_key_stay_together(spark, sinks):
+def test_rows_without_a_key_stay_together(spark: SparkSession, sinks: Sinks) -> None:
     """The Java client's sticky partitions begin at random: what is equal is that there is one."""
     frame = spark.range(100).selectExpr("cast(id as string) value").coalesce(1)
     for source in (ORACLE, OURS):
@@ -86,7 +91,7 @@ def test_rows_without_a_key_stay_together(spark, sinks):
         assert len({partition for partition, *_ in sinks.records(topic)}) == 1
 
 
-def test_round_robin(spark, sinks):
+def test_round_robin(spark: SparkSession, sinks: Sinks) -> None:
     """`partitioner.class` of the Java client: rows go around, with a key or without."""
     frame = spark.range(100).selectExpr("'same' key", "cast(id as string) value").coalesce(1)
     given = {"kafka.partitioner.class": f"{JAVA}.RoundRobinPartitioner"}
@@ -99,7 +104,7 @@ def test_round_robin(spark, sinks):
         assert len(set(partitions)) > 1
 
 
-def test_ignored_keys(spark, sinks):
+def test_ignored_keys(spark: SparkSession, sinks: Sinks) -> None:
     frame = spark.range(100).selectExpr("cast(id as string) key", "'' value").coalesce(1)
     for source in (ORACLE, OURS):
         topic = sinks.topics.create(5)
@@ -110,7 +115,7 @@ def test_ignored_keys(spark, sinks):
 
 
 @pytest.mark.parametrize("name", ["internals.DefaultPartitioner", "UniformStickyPartitioner"])
-def test_partitioners_by_their_java_names(spark, sinks, name):
+def test_partitioners_by_their_java_names(spark: SparkSession, sinks: Sinks, name: str) -> None:
     keys = spark.range(50).selectExpr("cast(id as string) key", "'' value").coalesce(1)
     found = []
     for source in (ORACLE, OURS):
@@ -122,7 +127,9 @@ def test_partitioners_by_their_java_names(spark, sinks, name):
     assert [len({partition for partition, *_ in records}) for records in found] in ([5, 5], [1, 1])
 
 
-def test_the_topic_of_a_row_and_the_option_that_overrides_it(spark, sinks):
+def test_the_topic_of_a_row_and_the_option_that_overrides_it(
+    spark: SparkSession, sinks: Sinks
+) -> None:
     first, second = sinks.topics.create(), sinks.topics.create()
     frame = spark.createDataFrame([(first, "1"), (second, "2")], "topic string, value string")
     for source in (ORACLE, OURS):
@@ -135,14 +142,18 @@ def test_the_topic_of_a_row_and_the_option_that_overrides_it(spark, sinks):
     assert len(sinks.records(third)) == 4
 
 
-def test_a_mode_must_be_given_which_spark_asks_of_python_data_sources(spark, sinks):
+def test_a_mode_must_be_given_which_spark_asks_of_python_data_sources(
+    spark: SparkSession, sinks: Sinks
+) -> None:
     frame, topic = spark.sql("select 'v' value"), sinks.topics.create()
     sinks.write(ORACLE, frame, "errorIfExists", topic=topic)
     message = words_of(lambda: sinks.write(OURS, frame, "errorIfExists", topic=topic))
     assert 'use either the "Append" or "Overwrite" mode' in message
 
 
-def test_a_timestamp_column_is_the_time_of_the_record_here(spark, sinks):
+def test_a_timestamp_column_is_the_time_of_the_record_here(
+    spark: SparkSession, sinks: Sinks
+) -> None:
     frame = spark.sql("select 'v' value, timestamp_millis(1700000000123) timestamp")
     found = []
     for source in (ORACLE, OURS):
@@ -160,7 +171,9 @@ def test_a_timestamp_column_is_the_time_of_the_record_here(spark, sinks):
     assert found == [False, True]
 
 
-def test_columns_that_are_no_part_of_a_record_are_left_out(spark, sinks):
+def test_columns_that_are_no_part_of_a_record_are_left_out(
+    spark: SparkSession, sinks: Sinks
+) -> None:
     sinks.written(spark.sql("select 'v' value, 1 other, array(1) more"), partitions=1)
 
 
@@ -183,7 +196,9 @@ def test_columns_that_are_no_part_of_a_record_are_left_out(spark, sinks):
         ("'v' value", {"topic": "not a name", "kafka.max.block.ms": 500}, ["not a name"]),
     ],
 )
-def test_what_is_no_record_is_refused(spark, sinks, columns, options, named):
+def test_what_is_no_record_is_refused(
+    spark: SparkSession, sinks: Sinks, columns: str, options: dict[str, Any], named: list[str]
+) -> None:
     options = {
         name: value if value != "?" else sinks.topics.create() for name, value in options.items()
     }
@@ -193,16 +208,16 @@ def test_what_is_no_record_is_refused(spark, sinks, columns, options, named):
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "ignore"])
-def test_modes_that_a_topic_does_not_have(spark, sinks, mode):
+def test_modes_that_a_topic_does_not_have(spark: SparkSession, sinks: Sinks, mode: str) -> None:
     for message in sinks.refusals(spark.sql("select 'v' value"), mode, topic=sinks.topics.create()):
         assert "append" in message.lower()
 
 
-def test_a_row_that_is_too_large(spark, sinks):
+def test_a_row_that_is_too_large(spark: SparkSession, sinks: Sinks) -> None:
     frame = spark.sql("select repeat('x', 2000000) value")
     for message in sinks.refusals(frame, topic=sinks.topics.create()):
         assert "max.request.size" in message
-    given = {"kafka.max.request.size": 5_000_000, "topic": sinks.topics.create()}
+    given: dict[str, Any] = {"kafka.max.request.size": 5_000_000, "topic": sinks.topics.create()}
     theirs, ours = sinks.refusals(frame, **given)
     assert "larger than the max message size the server will accept" in theirs
     assert "raise the topic's max.message.bytes" in ours

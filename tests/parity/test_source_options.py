@@ -2,21 +2,23 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from tests.parity.conftest import words_of
+from tests.parity.conftest import Both, KafkaTopics, words_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
 
-def positions(topic, *numbers):
+def positions(topic: str, *numbers: int) -> str:
     return json.dumps({topic: {str(partition): number for partition, number in enumerate(numbers)}})
 
 
 @pytest.fixture(scope="module")
-def timed(topics):
+def timed(topics: KafkaTopics) -> str:
     """Three partitions: records at 1000 to 4000 ms, at 1500 and 2500, and none."""
     topic = topics.create(3)
     for partition, times in enumerate([(1000, 2000, 3000, 4000), (1500, 2500)]):
@@ -28,14 +30,16 @@ def timed(topics):
 # assign, subscribe, subscribePattern
 
 
-def test_subscribe_names_topics(both, topics):
+def test_subscribe_names_topics(both: Both, topics: KafkaTopics) -> None:
     first, second = topics.create(2), topics.create(1)
     topics.fill(first, 3, 2)
     topics.fill(second, 4)
     assert len(both.rows(subscribe=f" {first} ,{second},,{second}")) == 9
 
 
-def test_subscribe_pattern_is_found_in_names_and_in_no_internal_topic(both, topics):
+def test_subscribe_pattern_is_found_in_names_and_in_no_internal_topic(
+    both: Both, topics: KafkaTopics
+) -> None:
     marker = topics.create(1, "pattern")
     topics.fill(marker, 2)
     assert len(both.rows(subscribePattern=f"{marker[:-2]}..")) == 2
@@ -44,7 +48,7 @@ def test_subscribe_pattern_is_found_in_names_and_in_no_internal_topic(both, topi
     assert both.rows(subscribePattern="__.*") == []
 
 
-def test_assign_names_partitions(both, topics):
+def test_assign_names_partitions(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(3)
     topics.fill(topic, 1, 2, 3)
     assert both.offsets(assign=json.dumps({topic: [2, 0, 2]})) == [(0, 0), (2, 0), (2, 1), (2, 2)]
@@ -53,7 +57,7 @@ def test_assign_names_partitions(both, topics):
 # startingOffsets, endingOffsets
 
 
-def test_offsets_of_each_partition(both, topics):
+def test_offsets_of_each_partition(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(3)
     topics.fill(topic, 10, 5, 0)
     starts, ends = positions(topic, 3, -2, 0), positions(topic, 9, -1, 0)
@@ -89,7 +93,9 @@ def test_offsets_of_each_partition(both, topics):
         ({"endingTimestamp": 2500, "endingOffsets": "latest"}, [(0, 0), (0, 1), (1, 0)]),
     ],
 )
-def test_times(both, timed, given, expected):
+def test_times(
+    both: Both, timed: str, given: dict[str, object], expected: list[tuple[int, int]]
+) -> None:
     given = {
         name: positions(timed, *value) if isinstance(value, tuple) else value
         for name, value in given.items()
@@ -99,7 +105,9 @@ def test_times(both, timed, given, expected):
 
 
 @pytest.mark.parametrize("strategy", [{}, {"startingOffsetsByTimestampStrategy": "error"}])
-def test_a_start_without_a_record_is_an_error_by_default(both, timed, strategy):
+def test_a_start_without_a_record_is_an_error_by_default(
+    both: Both, timed: str, strategy: dict[str, str]
+) -> None:
     for message in both.refusals(subscribe=timed, startingTimestamp=1600, **strategy):
         assert f"{timed}-2" in message
         assert "1600" in message
@@ -108,7 +116,7 @@ def test_a_start_without_a_record_is_an_error_by_default(both, timed, strategy):
 # failOnDataLoss
 
 
-def test_fail_on_data_loss_when_the_beginning_is_gone(both, topics):
+def test_fail_on_data_loss_when_the_beginning_is_gone(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     topics.delete_records(topic, 4)
@@ -120,7 +128,7 @@ def test_fail_on_data_loss_when_the_beginning_is_gone(both, topics):
     assert both.offsets(subscribe=topic) == [(0, n) for n in range(4, 10)]
 
 
-def test_fail_on_data_loss_when_the_end_was_never_there(both, topics):
+def test_fail_on_data_loss_when_the_end_was_never_there(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     beyond = {
@@ -148,8 +156,8 @@ def test_fail_on_data_loss_when_the_end_was_never_there(both, topics):
     ],
     ids=str,
 )
-def test_partitions_are_split_alike(both, skewed, given):
-    def pieces(frame):
+def test_partitions_are_split_alike(both: Both, skewed: str, given: dict[str, Any]) -> None:
+    def pieces(frame: DataFrame) -> list[Any]:
         where = frame.withColumn("task", spark_partition_id())
         found = where.groupBy("task", "partition").agg({"offset": "min", "*": "count"}).collect()
         return sorted((row["partition"], row["min(offset)"], row["count(1)"]) for row in found)
@@ -161,7 +169,7 @@ def test_partitions_are_split_alike(both, skewed, given):
 
 
 @pytest.fixture(scope="module")
-def skewed(topics):
+def skewed(topics: KafkaTopics) -> str:
     topic = topics.create(3)
     topics.fill(topic, 1000, 100, 1)
     return topic
@@ -182,14 +190,14 @@ def skewed(topics):
     ],
     ids=str,
 )
-def test_options_that_change_no_row(both, skewed, given):
+def test_options_that_change_no_row(both: Both, skewed: str, given: dict[str, object]) -> None:
     assert len(both.rows(subscribe=skewed, **given)) == 1101
 
 
 # includeHeaders, and everything that a record may hold
 
 
-def test_records_of_every_kind(both, topics):
+def test_records_of_every_kind(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(2)
     headers = [("a", b"1"), ("a", None), ("", b""), ("ü", b"\xff\x00")]
     topics.append(topic, [b"value"], key=b"key", headers=headers, timestamp=1_700_000_000_123)
@@ -205,20 +213,20 @@ def test_records_of_every_kind(both, topics):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_records(both, topics, codec):
+def test_compressed_records(both: Both, topics: KafkaTopics, codec: str) -> None:
     topic = topics.create(1, compression_type=codec)
     topics.fill(topic, 500)
     rows = both.rows(subscribe=topic, startingOffsets=positions(topic, 3))
     assert [row.value for row in rows] == [b"0-%d" % n for n in range(3, 500)]
 
 
-def test_log_append_time(both, topics):
+def test_log_append_time(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(1, message_timestamp_type="LogAppendTime")
     topics.append(topic, [b"1", b"2"], timestamp=5)
     assert [row.timestampType for row in both.rows(subscribe=topic)] == [1, 1]
 
 
-def test_a_timestamp_that_spark_cannot_hold(both, topics):
+def test_a_timestamp_that_spark_cannot_hold(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(1, message_timestamp_after_max_ms=str(2**63 - 1))
     topics.append(topic, [b"microseconds"], timestamp=1_700_000_000_000_000)
     assert both.rows(subscribe=topic)[0].value == b"microseconds"
@@ -231,7 +239,7 @@ def test_a_timestamp_that_spark_cannot_hold(both, topics):
 # kafka.isolation.level
 
 
-def test_isolation_levels(both, topics):
+def test_isolation_levels(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create()
     producer = topics.transactions(topic, 3, -2, 4, -1, open_at_end=2)
     committed = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
@@ -249,7 +257,7 @@ def test_isolation_levels(both, topics):
     producer.abort_transaction(30)
 
 
-def test_gaps_that_compaction_left(both, topics):
+def test_gaps_that_compaction_left(both: Both, topics: KafkaTopics) -> None:
     topic = topics.create(
         1,
         cleanup_policy="compact",
@@ -344,7 +352,9 @@ def test_gaps_that_compaction_left(both, topics):
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_refused_options(both, small, given, named):
+def test_refused_options(
+    both: Both, small: str, given: dict[str, object], named: list[str]
+) -> None:
     given = {
         name: positions(small, *value) if isinstance(value, tuple) else value
         for name, value in given.items()
@@ -357,14 +367,14 @@ def test_refused_options(both, small, given, named):
 
 
 @pytest.fixture(scope="module")
-def small(topics):
+def small(topics: KafkaTopics) -> str:
     topic = topics.create(2)
     topics.fill(topic, 5, 3)
     return topic
 
 
 @pytest.mark.parametrize("source", ["kafka", "kafkalog"])
-def test_brokers_are_required(spark, source):
+def test_brokers_are_required(spark: SparkSession, source: str) -> None:
     message = words_of(lambda: spark.read.format(source).option("subscribe", "a").load())
     assert "kafka.bootstrap.servers" in message
 
@@ -372,14 +382,16 @@ def test_brokers_are_required(spark, source):
 # where ours says more, and docs/coming-from-spark.md says so
 
 
-def test_partitions_that_do_not_exist_are_an_error_here_and_nothing_there(both, small):
+def test_partitions_that_do_not_exist_are_an_error_here_and_nothing_there(
+    both: Both, small: str
+) -> None:
     theirs = both.spark.read.format("kafka").options(**both.servers)
     assert theirs.option("assign", json.dumps({small: [7]})).load().collect() == []
     message = words_of(lambda: list(both.ours(assign=json.dumps({small: [7]}))))
     assert f"Option assign names partitions that do not exist: {small}-7" in message
 
 
-def test_a_start_beyond_the_end_may_be_passed_over_here(both, small):
+def test_a_start_beyond_the_end_may_be_passed_over_here(both: Both, small: str) -> None:
     beyond = {"subscribe": small, "startingOffsets": positions(small, 9, 3)}
     theirs = both.spark.read.format("kafka").options(**both.servers).options(**beyond)
     message = words_of(theirs.option("failOnDataLoss", "false").load().collect)
@@ -388,19 +400,21 @@ def test_a_start_beyond_the_end_may_be_passed_over_here(both, small):
 
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
-def test_a_malformed_option_is_refused_here_even_where_it_has_no_effect(both, small, name):
+def test_a_malformed_option_is_refused_here_even_where_it_has_no_effect(
+    both: Both, small: str, name: str
+) -> None:
     theirs = both.spark.read.format("kafka").options(**both.servers)
     assert len(theirs.options(**{"subscribe": small, name: "x"}).load().collect()) == 8
     assert name in words_of(lambda: list(both.ours(**{"subscribe": small, name: "x"})))
 
 
-def test_a_schema_names_columns_here_and_is_refused_there(both, small):
+def test_a_schema_names_columns_here_and_is_refused_there(both: Both, small: str) -> None:
     reader = both.spark.read.format("kafka").options(**both.servers).schema("value binary")
     assert "schema" in words_of(lambda: reader.option("subscribe", small).load())
     reader = both.spark.read.format("kafkalog").options(**both.servers).schema("value binary")
     assert reader.option("subscribe", small).load().columns == ["value"]
 
 
-def test_max_records_per_partition_splits_whole_topics_here(both, skewed):
+def test_max_records_per_partition_splits_whole_topics_here(both: Both, skewed: str) -> None:
     theirs, ours = both.frames(subscribe=skewed, maxRecordsPerPartition=300)
     assert (theirs.rdd.getNumPartitions(), ours.rdd.getNumPartitions()) == (3, 6)

@@ -4,10 +4,14 @@ A query is compared by the end offsets of each batch that had rows, and by the r
 """
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.parity.conftest import ORACLE, OURS, words_of
+from tests.parity.conftest import ORACLE, OURS, Both, KafkaTopics, words_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -15,32 +19,32 @@ pytestmark = [pytest.mark.spark, pytest.mark.interop]
 class Query:
     """One source, one checkpoint and one target; run again and again."""
 
-    def __init__(self, both, source, directory):
+    def __init__(self, both: Both, source: str, directory: Path) -> None:
         self.both, self.source = both, source
         self.target, self.checkpoint = directory / "target", directory / "checkpoint"
 
-    def start(self, trigger=None, **options):
+    def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
         reader = self.both.spark.readStream.format(self.source).options(**self.both.servers)
         writer = reader.options(**options).load().writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         return writer.trigger(**(trigger or {"availableNow": True})).start(str(self.target))
 
-    def run(self, **options):
+    def run(self, **options: Any) -> Any:
         """Reads what is there now; the batches."""
         query = self.start(**options)
         assert query.awaitTermination(60)
         return batches(query)
 
-    def landed(self):
+    def landed(self) -> list[Any]:
         rows = self.both.spark.read.parquet(str(self.target)).collect()
         return sorted(rows, key=lambda row: row[2:5])
 
-    def planned(self, batch):
+    def planned(self, batch: int) -> str:
         """The offsets that a batch was planned to end with, as the checkpoint has them."""
         return (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
 
 
-def batches(query):
+def batches(query: StreamingQuery) -> list[Any]:
     """(end offsets, rows) of each batch that had rows."""
     return [
         (json.loads(progress.sources[0].endOffset), progress.numInputRows)
@@ -50,12 +54,12 @@ def batches(query):
 
 
 @pytest.fixture
-def queries(both, tmp_path):
+def queries(both: Both, tmp_path: Path) -> list[Any]:
     """The same query by Spark's connector, and by ours."""
     return [Query(both, source, tmp_path / source) for source in (ORACLE, OURS)]
 
 
-def run_both(queries, **options):
+def run_both(queries: list[Any], **options: object) -> Any:
     """The batches of both, which are equal; so are the rows landed."""
     theirs, ours = (query.run(**options) for query in queries)
     assert ours == theirs
@@ -64,11 +68,13 @@ def run_both(queries, **options):
     return ours
 
 
-def positions(topic, *numbers):
+def positions(topic: str, *numbers: int) -> str:
     return json.dumps({topic: {str(partition): number for partition, number in enumerate(numbers)}})
 
 
-def test_available_now_in_batches_of_max_offsets_per_trigger(queries, topics):
+def test_available_now_in_batches_of_max_offsets_per_trigger(
+    queries: list[Any], topics: KafkaTopics
+) -> None:
     topic = topics.create(3)
     topics.fill(topic, 70, 20, 1)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 30}
@@ -79,7 +85,7 @@ def test_available_now_in_batches_of_max_offsets_per_trigger(queries, topics):
     assert sum(rows for _, rows in run_both(queries, **options)) == 45
 
 
-def test_once_takes_no_notice_of_limits(queries, topics):
+def test_once_takes_no_notice_of_limits(queries: list[Any], topics: KafkaTopics) -> None:
     topic = topics.create()
     topics.fill(topic, 20)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 3}
@@ -87,7 +93,7 @@ def test_once_takes_no_notice_of_limits(queries, topics):
     assert [rows for _, rows in found] == [20]
 
 
-def test_batches_wait_for_min_offsets_per_trigger(queries, topics):
+def test_batches_wait_for_min_offsets_per_trigger(queries: list[Any], topics: KafkaTopics) -> None:
     topic = topics.create()
     topics.fill(topic, 2)
     often = {"processingTime": "20 milliseconds"}
@@ -116,7 +122,9 @@ def test_batches_wait_for_min_offsets_per_trigger(queries, topics):
     ],
     ids=str,
 )
-def test_starts(queries, topics, start):
+def test_starts(
+    queries: list[Any], topics: KafkaTopics, start: dict[str, int | Sequence[int | str]]
+) -> None:
     topic = topics.create(2)
     for partition in range(2):
         for time_ms in (1000, 2000, 3000):
@@ -133,7 +141,9 @@ def test_starts(queries, topics, start):
     }  # fmt: skip
 
 
-def test_a_stream_starts_at_the_latest_offsets_by_default(queries, topics):
+def test_a_stream_starts_at_the_latest_offsets_by_default(
+    queries: list[Any], topics: KafkaTopics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     for query in queries:
@@ -142,7 +152,9 @@ def test_a_stream_starts_at_the_latest_offsets_by_default(queries, topics):
     assert run_both(queries, subscribe=topic) == [({topic: {"0": 7}}, 2)]
 
 
-def test_new_partitions_are_read_from_their_beginning(queries, topics):
+def test_new_partitions_are_read_from_their_beginning(
+    queries: list[Any], topics: KafkaTopics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 3)
     run_both(queries, subscribe=topic, startingOffsets="earliest")
@@ -152,7 +164,9 @@ def test_new_partitions_are_read_from_their_beginning(queries, topics):
     assert found == [({topic: {"0": 4, "1": 4}}, 5)]
 
 
-def test_streams_are_split_and_have_headers_and_levels_too(queries, topics):
+def test_streams_are_split_and_have_headers_and_levels_too(
+    queries: list[Any], topics: KafkaTopics
+) -> None:
     topic = topics.create()
     topics.append(topic, [b"v"], headers=[("a", None)])
     topics.transactions(topic, 3, -2, 1)
@@ -168,7 +182,9 @@ def test_streams_are_split_and_have_headers_and_levels_too(queries, topics):
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_fail_on_data_loss_when_retention_overtakes_a_query(queries, topics, fail):
+def test_fail_on_data_loss_when_retention_overtakes_a_query(
+    queries: list[Any], topics: KafkaTopics, fail: str
+) -> None:
     topic = topics.create()
     topics.fill(topic, 4)
     options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": fail}
@@ -185,7 +201,9 @@ def test_fail_on_data_loss_when_retention_overtakes_a_query(queries, topics, fai
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_fail_on_data_loss_when_a_topic_is_gone(queries, topics, fail):
+def test_fail_on_data_loss_when_a_topic_is_gone(
+    queries: list[Any], topics: KafkaTopics, fail: str
+) -> None:
     kept, gone = topics.create(), topics.create()
     for topic in (kept, gone):
         topics.fill(topic, 2)
@@ -207,7 +225,7 @@ def test_fail_on_data_loss_when_a_topic_is_gone(queries, topics, fail):
         assert [rows for _, rows in run_both(queries, **options)] == [3]
 
 
-def test_what_streams_refuse(both, tmp_path):
+def test_what_streams_refuse(both: Both, tmp_path: Path) -> None:
     for options, named in [
         ({"endingOffsets": "latest"}, "not valid in streaming queries"),
         ({"endingOffsetsByTimestamp": '{"a":{"0":1}}'}, "not valid in streaming queries"),
@@ -225,7 +243,9 @@ def test_what_streams_refuse(both, tmp_path):
 
 @pytest.mark.parametrize("stops", ["after a batch", "in a batch"])
 @pytest.mark.parametrize("first", [ORACLE, OURS])
-def test_a_stream_moves_with_its_checkpoint(both, topics, tmp_path, first, stops):
+def test_a_stream_moves_with_its_checkpoint(
+    both: Both, topics: KafkaTopics, tmp_path: Path, first: str, stops: str
+) -> None:
     topic, other = topics.create(2), topics.create(prefix="another")
     topics.fill(topic, 40, 7)
     topics.fill(other, 5)
@@ -248,7 +268,7 @@ def test_a_stream_moves_with_its_checkpoint(both, topics, tmp_path, first, stops
     assert places == sorted((*where, n) for where, count in counts.items() for n in range(count))
 
 
-def test_the_offsets_of_a_checkpoint_are_sparks(queries, topics):
+def test_the_offsets_of_a_checkpoint_are_sparks(queries: list[Any], topics: KafkaTopics) -> None:
     first, second = topics.create(11), topics.create(prefix="another")
     topics.fill(first, *range(11))
     topics.fill(second, 3)
