@@ -5,8 +5,11 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kafka.errors import KafkaError
 from kafka.protocol.admin import DeleteRecordsRequest
@@ -55,14 +58,14 @@ def proxy() -> Iterator[ChaosProxy]:
 
 
 @pytest.fixture(scope="module")
-def broker(proxy) -> Iterator[EmbeddedBroker]:
+def broker(proxy: ChaosProxy) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(config=proxy.advertised) as running:
         proxy.target = running.bootstrap_servers
         yield running
 
 
 @pytest.fixture(autouse=True)
-def _calm(proxy) -> Iterator[None]:
+def _calm(proxy: ChaosProxy) -> Iterator[None]:
     yield
     proxy.next_fault = no_fault
 
@@ -123,7 +126,9 @@ PASSING = (Kind.REFUSE, Kind.CUT, Kind.STALL, Kind.DRIP, Kind.DELAY)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_networks_do_costs_no_row_and_doubles_none(proxy, broker, seed):
+def test_what_networks_do_costs_no_row_and_doubles_none(
+    proxy: ChaosProxy, broker: EmbeddedBroker, seed: int
+) -> None:
     topic = filled_topic(proxy, seed)
     options = {"maxPartitionsPerTask": "2"} if seed % 2 else {"minPartitions": "7"}
     planned = reader(proxy, topic, **options)
@@ -136,7 +141,9 @@ def test_what_networks_do_costs_no_row_and_doubles_none(proxy, broker, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_damaged_answer_is_asked_for_again_or_an_error(proxy, broker, seed):
+def test_a_damaged_answer_is_asked_for_again_or_an_error(
+    proxy: ChaosProxy, broker: EmbeddedBroker, seed: int
+) -> None:
     topic = filled_topic(proxy, seed)
     planned = reader(proxy, topic, **{"kafka.max.partition.fetch.bytes": "5000"})
     tasks = planned.partitions()
@@ -155,7 +162,7 @@ def test_a_damaged_answer_is_asked_for_again_or_an_error(proxy, broker, seed):
     assert proxy.met[Kind.CORRUPT]
 
 
-def test_most_damaged_answers_cost_nothing(proxy, broker):
+def test_most_damaged_answers_cost_nothing(proxy: ChaosProxy, broker: EmbeddedBroker) -> None:
     """So that the test before does not live on errors alone."""
     topic = filled_topic(proxy, 1)
     planned = reader(proxy, topic)
@@ -169,7 +176,9 @@ def test_most_damaged_answers_cost_nothing(proxy, broker):
 
 
 @pytest.mark.parametrize("after_bytes", [0, 200, 400, 5000, 60_000])
-def test_brokers_that_fall_silent_are_given_up_in_time(proxy, broker, after_bytes):
+def test_brokers_that_fall_silent_are_given_up_in_time(
+    proxy: ChaosProxy, broker: EmbeddedBroker, after_bytes: int
+) -> None:
     topic = filled_topic(proxy, 2)
     planned = reader(proxy, topic, **{"kafkaConsumer.pollTimeoutMs": "2000"})
     tasks = planned.partitions()
@@ -182,17 +191,19 @@ def test_brokers_that_fall_silent_are_given_up_in_time(proxy, broker, after_byte
     assert time.monotonic() - began < 2 + 1.5 + 1.5 + BUSY_S
 
 
-def test_a_plan_that_gets_no_answer_is_given_up_in_time(proxy, broker):
+def test_a_plan_that_gets_no_answer_is_given_up_in_time(
+    proxy: ChaosProxy, broker: EmbeddedBroker
+) -> None:
     topic = filled_topic(proxy, 3)
     for after_bytes in (0, 200, 400):
-        proxy.next_fault = lambda after_bytes=after_bytes: Fault(Kind.STALL, after_bytes)
+        proxy.next_fault = partial(Fault, Kind.STALL, after_bytes)
         began = time.monotonic()
         with pytest.raises(BrokersUnreachableError):
             reader(proxy, topic).partitions()
         assert time.monotonic() - began < 4 + BUSY_S
 
 
-def test_a_broker_that_is_killed_again_and_again_costs_no_row(tmp_path):
+def test_a_broker_that_is_killed_again_and_again_costs_no_row(tmp_path: Path) -> None:
     with ChaosProxy() as proxy:
         broker = EmbeddedBroker(tmp_path, config=proxy.advertised)
         broker.start()
@@ -216,7 +227,9 @@ def test_a_broker_that_is_killed_again_and_again_costs_no_row(tmp_path):
             broker.stop()
 
 
-def test_retention_that_overtakes_a_read_is_data_loss(proxy, broker):
+def test_retention_that_overtakes_a_read_is_data_loss(
+    proxy: ChaosProxy, broker: EmbeddedBroker
+) -> None:
     topic_partition = TopicPartition(filled_topic(proxy, 5), 0)
     small = {"bootstrap.servers": proxy.address, "max.partition.fetch.bytes": "1000"}
     proxy.next_fault = SeededFaults(5, (Kind.CUT, Kind.REFUSE), most=8, reach_bytes=20_000)
@@ -229,8 +242,8 @@ def test_retention_that_overtakes_a_read_is_data_loss(proxy, broker):
 
 
 def test_retention_that_overtakes_a_task_leaves_the_rest_where_that_is_allowed(
-    proxy, broker, caplog
-):
+    proxy: ChaosProxy, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     topic_partition = TopicPartition(filled_topic(proxy, 5), 0)
     planned = reader(proxy, topic_partition.topic, failOnDataLoss="false")
     (task, *_) = planned.partitions()
@@ -254,7 +267,7 @@ def delete_records(proxy: ChaosProxy, topic_partition: TopicPartition, before: i
         assert answer.topics[0].partitions[0].error_code == 0
 
 
-def _add(found: dict[int, list[tuple[int, bytes]]], batch) -> None:
+def _add(found: dict[int, list[tuple[int, bytes]]], batch: pa.RecordBatch) -> None:
     columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
     for partition, offset, value in zip(*columns, strict=True):
         found.setdefault(partition, []).append((offset, value))

@@ -1,6 +1,8 @@
 """What a cluster of ours is given that is not right: a clear error, or the rest goes on."""
 
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -22,11 +24,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def tree():
+def tree() -> Iterator[Callable[[Cluster], KazooClient]]:
     """Connects a client to a cluster's ZooKeeper."""
     clients = []
 
-    def connect(cluster):
+    def connect(cluster: Cluster) -> KazooClient:
         client = KazooClient(f"{cluster.zookeeper.address}/cluster")
         clients.append(client)
         client.start()
@@ -38,7 +40,9 @@ def tree():
         client.close()
 
 
-def test_nodes_in_nonsense_harm_nothing_else(tmp_path, tree):
+def test_nodes_in_nonsense_harm_nothing_else(
+    tmp_path: Path, tree: Callable[[Cluster], KazooClient]
+) -> None:
     """A topic whose node cannot be read is known no more to the next controller, and is as it was
     when the node is mended."""
     with Cluster(tmp_path) as cluster:
@@ -69,7 +73,9 @@ def test_nodes_in_nonsense_harm_nothing_else(tmp_path, tree):
         check(cluster, odd, "odd", 3)
 
 
-def test_a_controllers_node_in_nonsense_is_waited_for(tmp_path, tree):
+def test_a_controllers_node_in_nonsense_is_waited_for(
+    tmp_path: Path, tree: Callable[[Cluster], KazooClient]
+) -> None:
     """Who was elected goes on; when the node is gone somebody is elected anew."""
     with Cluster(tmp_path) as cluster:
         nodes = tree(cluster)
@@ -93,11 +99,11 @@ def test_a_controllers_node_in_nonsense_is_waited_for(tmp_path, tree):
         check(cluster, producing, "t", 3)
 
 
-def test_a_wrong_path_or_cluster_is_said_and_nothing_is_begun(tmp_path):
+def test_a_wrong_path_or_cluster_is_said_and_nothing_is_begun(tmp_path: Path) -> None:
     """The logs are of another cluster than the tree, or the tree is of none."""
     with ZooKeeperServer() as zookeeper:
 
-        def start(name, path):
+        def start(name: str, path: str) -> BrokerChild:
             properties = {"broker.id": "1", "zookeeper.connect": f"{zookeeper.address}{path}"}
             return BrokerChild(tmp_path / name, properties)
 
@@ -121,7 +127,7 @@ class ShiftedClocks(Cluster):
         return f"tests.support.shifted_clock --shift-s={(node_id - 2) * SHIFT_S}"
 
 
-def test_clocks_that_differ_cost_nothing(tmp_path):
+def test_clocks_that_differ_cost_nothing(tmp_path: Path) -> None:
     """Each broker leads in its turn, also what is stamped by its leader, and a transaction."""
     with ShiftedClocks(tmp_path) as cluster:
         minutes = {broker.stderr()[:21] for broker in cluster.brokers.values()}

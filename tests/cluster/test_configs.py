@@ -2,7 +2,9 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from kafka.errors import MessageSizeTooLargeError
@@ -20,29 +22,29 @@ LARGE = batch_of([(None, b"x" * 4000)])
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("configs")) as started:
         yield started
 
 
 @contextmanager
-def client_of(cluster, node_id):
+def client_of(cluster: Cluster, node_id: int) -> Iterator[RawClient]:
     broker = cluster.brokers[node_id]
     with RawClient(broker.host, broker.port) as client:
         yield client
 
 
-def alter(cluster, node_id, kind, name, operations):
+def alter(cluster: Cluster, node_id: int, kind: int, name: str, operations: list[Any]) -> None:
     with client_of(cluster, node_id) as client:
         assert altered(client, kind, name, operations) == (0, None)
 
 
-def values(cluster, node_id, kind, name):
+def values(cluster: Cluster, node_id: int, kind: int, name: str) -> dict[Any, Any]:
     with client_of(cluster, node_id) as client:
         return {each.name: each.value for each in described(client, kind, name)}
 
 
-def codes(cluster, topic, batch=LARGE):
+def codes(cluster: Cluster, topic: str, batch: bytes = LARGE) -> list[int]:
     """What the three leaders of its partitions say to a batch."""
     found = []
     for partition, state in enumerate(cluster.partitions(topic)):
@@ -51,11 +53,11 @@ def codes(cluster, topic, batch=LARGE):
     return found
 
 
-def wait_codes(cluster, topic, code):
+def wait_codes(cluster: Cluster, topic: str, code: int) -> None:
     wait_until(lambda: codes(cluster, topic) == [code] * 3, lambda: codes(cluster, topic))
 
 
-def spread(cluster, name):
+def spread(cluster: Cluster, name: str) -> None:
     """A topic each of whose partitions is led by another broker."""
     cluster.create_topic(name, 3)
     assert {each["leader_id"] for each in cluster.partitions(name)} == set(BROKERS)
@@ -63,7 +65,7 @@ def spread(cluster, name):
 
 
 @contextmanager
-def zookeeper(cluster):
+def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
     client = KazooClient(f"{cluster.zookeeper.address}/cluster")
     client.start()
     try:
@@ -73,7 +75,7 @@ def zookeeper(cluster):
         client.close()
 
 
-def test_a_topics_configs_count_on_every_broker_whichever_was_asked(cluster):
+def test_a_topics_configs_count_on_every_broker_whichever_was_asked(cluster: Cluster) -> None:
     spread(cluster, "t")
     assert codes(cluster, "t") == [0] * 3
     too_large = MessageSizeTooLargeError.errno
@@ -86,7 +88,9 @@ def test_a_topics_configs_count_on_every_broker_whichever_was_asked(cluster):
         wait_codes(cluster, "t", 0)
 
 
-def test_a_default_of_all_brokers_counts_on_all_and_a_brokers_own_on_it_alone(cluster):
+def test_a_default_of_all_brokers_counts_on_all_and_a_brokers_own_on_it_alone(
+    cluster: Cluster,
+) -> None:
     spread(cluster, "d")
     alter(cluster, 2, BROKER, "", [("message.max.bytes", SET, "1000")])
     wait_codes(cluster, "d", MessageSizeTooLargeError.errno)
@@ -102,7 +106,7 @@ def test_a_default_of_all_brokers_counts_on_all_and_a_brokers_own_on_it_alone(cl
     wait_codes(cluster, "d", 0)
 
 
-def test_what_others_write_is_followed_and_nonsense_is_left_alone(cluster):
+def test_what_others_write_is_followed_and_nonsense_is_left_alone(cluster: Cluster) -> None:
     spread(cluster, "f")
     path = "/config/topics/f"
     with zookeeper(cluster) as foreign:
@@ -140,9 +144,9 @@ def test_what_others_write_is_followed_and_nonsense_is_left_alone(cluster):
     wait_codes(cluster, "f", 0)
 
 
-def test_what_was_set_while_a_broker_had_no_session_is_read_in_its_next(cluster):
+def test_what_was_set_while_a_broker_had_no_session_is_read_in_its_next(cluster: Cluster) -> None:
     """Also where the notice of it is gone by then."""
-    stopped = cluster.brokers[3].process.pid
+    stopped = cluster.ours(3).process.pid
     os.kill(stopped, signal.SIGSTOP)
     try:
         alter(cluster, 1, BROKER, "", [("log.retention.ms", SET, "88000000")])

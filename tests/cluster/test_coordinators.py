@@ -1,16 +1,21 @@
 """Transactions and groups of one cluster, whose coordinators are lost in the middle of them."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from broker.coordinator.state_topic import java_hash_magnitude
 from tests.support.cluster import Cluster
 from tests.support.patience import EVENT_S, wait_until
+from tests.support.present import present
 from tests.support.transactions import PARTITIONS, Transactions, read_committed
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         started.create_topic("t", PARTITIONS)
         yield started
@@ -23,7 +28,9 @@ def cluster(tmp_path):
         pytest.param(Cluster.stop, id="stopped", marks=pytest.mark.long),
     ],
 )
-def test_a_transaction_outlives_its_coordinator(cluster, lose):
+def test_a_transaction_outlives_its_coordinator(
+    cluster: Cluster, lose: Callable[[Cluster, int], None]
+) -> None:
     transactions = Transactions(cluster, "x")
     state_partition = java_hash_magnitude("x") % PARTITIONS
     for _ in range(2):
@@ -42,7 +49,7 @@ def test_a_transaction_outlives_its_coordinator(cluster, lose):
         cluster.wait_equal_logs(topic, PARTITIONS)
 
 
-def committed(consumer, places):
+def committed(consumer: Consumer, places: list[TopicPartition]) -> dict[Any, Any] | None:
     """Offsets by partition; nothing where brokers have yet to hear who the coordinator is, which
     librdkafka leaves to its user to ask again."""
     try:
@@ -53,7 +60,7 @@ def committed(consumer, places):
         return None
 
 
-def test_a_groups_offsets_outlive_its_coordinator(cluster):
+def test_a_groups_offsets_outlive_its_coordinator(cluster: Cluster) -> None:
     settings = {
         "bootstrap.servers": ",".join(cluster.bootstrap),
         "group.id": "g",
@@ -79,7 +86,7 @@ def test_a_groups_offsets_outlive_its_coordinator(cluster):
     again.close()
 
 
-def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path):
+def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path: Path) -> None:
     properties = {
         "group.coordinator.rebalance.protocols": "classic,consumer",
         "group.consumer.heartbeat.interval.ms": "200",
@@ -109,7 +116,7 @@ def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path):
             cluster.wait_in_sync("__consumer_offsets")
 
 
-def test_a_cluster_has_groups_of_the_consumer_protocol_when_it_is_told_to(cluster):
+def test_a_cluster_has_groups_of_the_consumer_protocol_when_it_is_told_to(cluster: Cluster) -> None:
     """Apache Kafka 3.9's brokers over ZooKeeper have none."""
     consumer = Consumer(
         {
@@ -121,7 +128,7 @@ def test_a_cluster_has_groups_of_the_consumer_protocol_when_it_is_told_to(cluste
     )
     consumer.subscribe(["t"])
     message = wait_until(lambda: consumer.poll(0.1), "an error")
-    assert "API version not supported" in str(message.error())
+    assert "API version not supported" in str(present(message).error())
     consumer.close()
 
 

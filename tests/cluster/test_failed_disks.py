@@ -1,7 +1,9 @@
 """Disks that refuse: the replicas on them are offline until their brokers are started again, and
 others lead and are in sync."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
@@ -16,7 +18,7 @@ from tests.support.patience import wait_until
 from tests.support.records import batch_of
 
 
-def filled(cluster, topic):
+def filled(cluster: Cluster, topic: str) -> None:
     """Three partitions, each led by another broker, of more bytes than the limit."""
     cluster.create_topic(topic, 3)
     with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
@@ -25,11 +27,11 @@ def filled(cluster, topic):
     cluster.wait_in_sync(topic)
 
 
-def lose_disk(cluster, topic, node_id):
-    broker = cluster.brokers[node_id]
+def lose_disk(cluster: Cluster, topic: str, node_id: int) -> None:
+    broker = cluster.ours(node_id)
     limit_files_to(broker, 30_000)
 
-    def is_out():
+    def is_out() -> bool:
         return all(
             part.leader_id not in (-1, node_id)
             and node_id not in part.isr_nodes
@@ -41,21 +43,21 @@ def lose_disk(cluster, topic, node_id):
     lift_limit(broker)
 
 
-def told_by_all(cluster, topic):
+def told_by_all(cluster: Cluster, topic: str) -> Iterator[Any]:
     """The topic's partitions, as each broker has heard of them."""
     for broker in cluster.brokers.values():
         with RawClient(broker.host, broker.port) as client:
             yield from client.metadata_of(topic).partitions
 
 
-def is_offline(cluster, topic, node_id):
+def is_offline(cluster: Cluster, topic: str, node_id: int) -> bool:
     broker = cluster.brokers[node_id]
     with RawClient(broker.host, broker.port) as client:
         codes = {client.produce(topic, index, batch_of(1)).error_code for index in range(3)}
     return codes == {KafkaStorageError.errno}
 
 
-def lose_and_come_back(cluster, node_id):
+def lose_and_come_back(cluster: Cluster, node_id: int) -> None:
     filled(cluster, "t")
     with Producing(cluster, "t", 3) as producing:
         producing.wait_for(60)
@@ -77,7 +79,9 @@ def lose_and_come_back(cluster, node_id):
 
 
 @pytest.mark.parametrize("is_controller", [True, False])
-def test_others_lead_and_are_in_sync_where_a_disk_fails(tmp_path, is_controller):
+def test_others_lead_and_are_in_sync_where_a_disk_fails(
+    tmp_path: Path, is_controller: bool
+) -> None:
     with Cluster(tmp_path) as cluster:
         controller = cluster.controller_id
         others = cluster.brokers.keys() - {controller}
@@ -88,7 +92,7 @@ def test_others_lead_and_are_in_sync_where_a_disk_fails(tmp_path, is_controller)
 
 @pytest.mark.interop
 @pytest.mark.slow
-def test_apache_kafkas_controller_is_told_of_a_disk_that_fails(tmp_path):
+def test_apache_kafkas_controller_is_told_of_a_disk_that_fails(tmp_path: Path) -> None:
     require_kafka_with_zookeeper()
     with Cluster(tmp_path, kafka={1}) as cluster:
         assert cluster.controller_id == 1
@@ -120,10 +124,10 @@ class TwoDirectories(Cluster):
         (self.directory / "aside").rename(second)
 
 
-def wait_without(cluster, lost):
+def wait_without(cluster: Cluster, lost: set[Any]) -> None:
     """All brokers say of these partitions of `t` that others do without broker 2's replicas."""
 
-    def is_so():
+    def is_so() -> bool:
         return all(
             part.leader_id not in (-1, 2)
             and 2 not in part.isr_nodes
@@ -144,7 +148,9 @@ def wait_without(cluster, lost):
         pytest.param({2}, id="Kafka's broker", marks=[pytest.mark.interop, pytest.mark.slow]),
     ],
 )
-def test_a_broker_goes_on_with_the_directory_that_it_has_left(tmp_path, kafka):
+def test_a_broker_goes_on_with_the_directory_that_it_has_left(
+    tmp_path: Path, kafka: set[int]
+) -> None:
     """Also after it is started again without the other; in the end it has both."""
     if kafka:
         require_kafka_with_zookeeper()

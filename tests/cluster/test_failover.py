@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,12 @@ from tests.support.patience import wait_until
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         yield started
 
 
-def test_a_leader_that_is_killed_costs_no_record(cluster):
+def test_a_leader_that_is_killed_costs_no_record(cluster: Cluster) -> None:
     cluster.create_topic("t", 3)
     with Producing(cluster, "t", 3) as producing:
         producing.wait_for()
@@ -34,7 +35,7 @@ def test_a_leader_that_is_killed_costs_no_record(cluster):
     check(cluster, producing, "t", 3)
 
 
-def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster):
+def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster: Cluster) -> None:
     """Its successor takes it out of the ISRs of those that it followed, too."""
     cluster.create_topic("t", 3)
     with Producing(cluster, "t", 3) as producing:
@@ -51,7 +52,7 @@ def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster):
     assert producing.longest_s < 25
 
 
-def test_brokers_that_are_restarted_in_turn_are_not_missed(tmp_path):
+def test_brokers_that_are_restarted_in_turn_are_not_missed(tmp_path: Path) -> None:
     with Cluster(tmp_path, properties=PATIENT) as cluster:
         cluster.create_topic("t", 3)
         with Producing(cluster, "t", 3) as producing:
@@ -66,19 +67,21 @@ def test_brokers_that_are_restarted_in_turn_are_not_missed(tmp_path):
     assert producing.longest_s < 18
 
 
-def test_a_leader_that_is_frozen_longer_than_its_session_acknowledges_nothing_more(cluster):
+def test_a_leader_that_is_frozen_longer_than_its_session_acknowledges_nothing_more(
+    cluster: Cluster,
+) -> None:
     """It goes on as if nothing had been, until it hears that others lead."""
     cluster.create_topic("t")
     with Producing(cluster, "t") as producing:
         producing.wait_for()
         leader = cluster.leader("t")
-        os.kill(cluster.brokers[leader].process.pid, signal.SIGSTOP)
+        os.kill(cluster.ours(leader).process.pid, signal.SIGSTOP)
         try:
             other = next(node_id for node_id in cluster.brokers if node_id != leader)
             wait_until(lambda: told_by(cluster, other) != leader, "another leads", pause_s=0.05)
             producing.wait_for()
         finally:
-            os.kill(cluster.brokers[leader].process.pid, signal.SIGCONT)
+            os.kill(cluster.ours(leader).process.pid, signal.SIGCONT)
         # As Apache Kafka's, it tells of itself as the leader until then.
         wait_until(lambda: told_by(cluster, leader) != leader, "it has heard", pause_s=0.05)
         cluster.wait_in_sync("t")
@@ -86,7 +89,7 @@ def test_a_leader_that_is_frozen_longer_than_its_session_acknowledges_nothing_mo
     check(cluster, producing, "t")
 
 
-def test_zookeeper_that_is_away_for_longer_than_sessions_costs_no_record(tmp_path):
+def test_zookeeper_that_is_away_for_longer_than_sessions_costs_no_record(tmp_path: Path) -> None:
     """Who has no session may have been replaced, so nothing is acknowledged; reading goes on."""
     # A busy machine ends no session of twice the time; a failover that ZooKeeper's end stops half
     # way is no partition's that can be read.
@@ -125,7 +128,7 @@ def told_by(cluster: Cluster, node_id: int) -> int:
         return int(partition.leader_id)
 
 
-def test_a_topic_is_deleted_though_a_broker_is_away(cluster):
+def test_a_topic_is_deleted_though_a_broker_is_away(cluster: Cluster) -> None:
     cluster.create_topic("t", 2)
     away = 3
     cluster.kill(away)
@@ -141,7 +144,7 @@ def is_there(cluster: Cluster, topic: str) -> bool:
     return topic in cluster.ask(KafkaAdminClient.list_topics)
 
 
-def test_two_brokers_with_one_id_are_not_in_one_cluster(cluster, tmp_path):
+def test_two_brokers_with_one_id_are_not_in_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
     properties = {**cluster.properties_of(1), "zookeeper.session.timeout.ms": "500"}
     with pytest.raises(RuntimeError, match=r"broker\.id 1 is registered by another broker"):
         BrokerChild(tmp_path / "twin", properties)

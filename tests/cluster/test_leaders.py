@@ -1,16 +1,20 @@
 """Who leads in one cluster, where that is asked for, set, or due."""
 
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.errors import FencedLeaderEpochError, NotLeaderForPartitionError
 from kafka.protocol import admin
 from kazoo.client import KazooClient
 
-from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
     ProduceRequest,
+    ProduceResponse,
     decode_produce_response,
     encode_produce_request,
 )
@@ -18,6 +22,7 @@ from tests.broker.api.config_client import SET, altered
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
+from tests.support.present import present
 from tests.support.records import batch_of
 
 PREFERRED, UNCLEAN = 0, 1
@@ -25,18 +30,18 @@ TOPIC, BROKER = 2, 4
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         yield started
 
 
-def call(cluster, node_id, request, response_class, version):
+def call(cluster: Cluster, node_id: int, request: Any, response_class: Any, version: int) -> Any:
     broker = cluster.brokers[node_id]
     with RawClient(broker.host, broker.port) as client:
         return client.call(request, response_class, version)
 
 
-def elect(cluster, kind, topic):
+def elect(cluster: Cluster, kind: int, topic: str) -> Any:
     """Of its first partition; the error code."""
     named = admin.ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])
     request = admin.ElectLeadersRequest(
@@ -50,12 +55,12 @@ def elect(cluster, kind, topic):
     return partition.error_code
 
 
-def others(cluster):
+def others(cluster: Cluster) -> tuple[Any, ...]:
     """Two brokers that are not the controller."""
     return tuple(sorted(cluster.brokers.keys() - {cluster.controller_id}))
 
 
-def create(cluster, topic, replicas):
+def create(cluster: Cluster, topic: str, replicas: tuple[Any, Any]) -> None:
     cluster.admin.create_topics(
         {topic: {"assignments": {0: list(replicas)}, "configs": {"min.insync.replicas": "1"}}}
     )
@@ -63,7 +68,7 @@ def create(cluster, topic, replicas):
     cluster.wait_in_sync(topic, len(replicas))
 
 
-def restart(cluster, topic, node_id):
+def restart(cluster: Cluster, topic: str, node_id: int) -> None:
     """After this others lead what it led."""
     cluster.stop(node_id)
     cluster.wait_led(topic, not_by=node_id)
@@ -71,7 +76,7 @@ def restart(cluster, topic, node_id):
     cluster.wait_in_sync(topic, 2)
 
 
-def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster):
+def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster: Cluster) -> None:
     first, second = others(cluster)
     create(cluster, "t", (first, second))
     path = "/admin/preferred_replica_election"
@@ -92,7 +97,7 @@ def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster):
         foreign.close()
 
 
-def produced(client, version, topic):
+def produced(client: RawClient, version: int, topic: Any) -> ProduceResponse:
     """The answer to a batch for its first partition."""
     parts = [ProducePartition(topic.name, 0, batch_of(1), uuid.UUID(str(topic.topic_id)))]
     request = ProduceRequest(version, None, -1, 5000, parts)
@@ -100,12 +105,14 @@ def produced(client, version, topic):
     return decode_produce_response(client.receive_body(0, version), version)
 
 
-def fetched(client, version, topic, leader_epoch):
+def fetched(client: RawClient, version: int, topic: Any, leader_epoch: int) -> FetchResponse:
     part = FetchPartition(topic.name, 0, 0, 1000, leader_epoch, topic_id=topic.topic_id)
     return client.fetch(FetchRequest(version, 0, 1, [part]))
 
 
-def hints(response):
+def hints(
+    response: ProduceResponse | FetchResponse,
+) -> tuple[int, tuple[int, ...] | None, list[tuple[int, str, int, str | None]]]:
     """What is told of its one partition: the error, the leader, its epoch; and where brokers are
     reached."""
     (part,) = response.partitions
@@ -114,7 +121,7 @@ def hints(response):
     return part.error_code, leader and tuple(leader), reached
 
 
-def test_who_leads_is_told_by_those_that_do_not(cluster):
+def test_who_leads_is_told_by_those_that_do_not(cluster: Cluster) -> None:
     """By one that did, and follows now, and by one that never kept the partition. A follower
     answers consumers of today, but in the present epoch alone."""
     (first, second), controller = others(cluster), cluster.controller_id
@@ -133,7 +140,7 @@ def test_who_leads_is_told_by_those_that_do_not(cluster):
             for version in (10, 13):
                 assert hints(produced(client, version, topic)) == (not_leader, *told)
             assert hints(produced(client, 9, topic)) == (not_leader, None, [])
-            nothing = (None, [])
+            nothing: tuple[None, list[Any]] = (None, [])
             for version in (15, 16, 18):
                 is_told = fetched_in_epoch and version > 15
                 expected = (fetched_in_epoch, *(told if is_told else nothing))
@@ -148,18 +155,18 @@ def test_who_leads_is_told_by_those_that_do_not(cluster):
         assert hints(produced(client, 13, topic)) == (0, None, [])
 
 
-def wait_led_by(client, name, node_id):
+def wait_led_by(client: RawClient, name: str, node_id: int) -> tuple[Any, Any]:
     """Until this broker has heard so, of its controller: the topic, and the leader's epoch."""
 
-    def led():
+    def led() -> Any | None:
         topic = client.metadata_of(name)
         return topic if topic.partitions[0].leader_id == node_id else None
 
     topic = wait_until(led, f"{name} is led by {node_id}")
-    return topic, topic.partitions[0].leader_epoch
+    return topic, present(topic).partitions[0].leader_epoch
 
 
-def test_leaders_are_balanced_by_themselves(tmp_path):
+def test_leaders_are_balanced_by_themselves(tmp_path: Path) -> None:
     with Cluster(tmp_path, properties={"leader.imbalance.check.interval.seconds": "1"}) as cluster:
         first, second = others(cluster)
         create(cluster, "t", (first, second))
@@ -167,7 +174,7 @@ def test_leaders_are_balanced_by_themselves(tmp_path):
         wait_until(lambda: cluster.leader("t") == first, "it leads again")
 
 
-def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster):
+def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster: Cluster) -> None:
     first, second = others(cluster)
     controller = cluster.controller_id
     topics = ("by-topic", "by-default", "by-request")

@@ -1,6 +1,8 @@
 """What the brokers of a cluster tell who watches them."""
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ CONTROLLER = "kafka_controller_kafka_controller_"
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path, properties={"metrics.listener": "127.0.0.1:0"}) as started:
         yield started
 
@@ -30,7 +32,7 @@ def figures(cluster: Cluster) -> Counter[str]:
     return whole
 
 
-def test_what_a_lost_broker_means_for_partitions(cluster):
+def test_what_a_lost_broker_means_for_partitions(cluster: Cluster) -> None:
     cluster.create_topic("t", 3)
     cluster.wait_in_sync("t")
     well = figures(cluster)

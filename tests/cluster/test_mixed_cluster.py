@@ -4,7 +4,10 @@ The broker that is started first is the controller.
 """
 
 import threading
+from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
@@ -20,9 +23,12 @@ from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
 from tests.support.kafka_member import require_kafka_with_zookeeper
 from tests.support.patience import wait_until
+from tests.support.present import present
 from tests.support.transactions import PARTITIONS, Transactions, read_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+Lose = Callable[[Cluster, int], None]
 
 BY_KAFKA, BY_OURS = {1}, {3}
 """Which brokers are Apache Kafka's: then the first controller is, or is one of ours."""
@@ -42,14 +48,14 @@ PAIRS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def cluster(tmp_path, kafka):
+def cluster(tmp_path: Path, kafka: set[int]) -> Iterator[Cluster]:
     require_kafka_with_zookeeper()
     with Cluster(tmp_path, kafka=kafka) as started:
         yield started
 
 
 @PAIRS
-def test_leaders_followers_and_controllers_are_lost_in_turn(cluster, lose):
+def test_leaders_followers_and_controllers_are_lost_in_turn(cluster: Cluster, lose: Lose) -> None:
     """Each broker leads one partition and follows in two."""
     cluster.create_topic("t", 3)
     with Producing(cluster, "t", 3) as producing:
@@ -63,7 +69,7 @@ def test_leaders_followers_and_controllers_are_lost_in_turn(cluster, lose):
     check(cluster, producing, "t", 3)
 
 
-def name_kept_by(cluster, topic, node_id):
+def name_kept_by(cluster: Cluster, topic: str, node_id: int) -> tuple[int, str]:
     """One of a group or transaction whose coordinator is that broker, for as long as it is there:
     it is the preferred leader."""
     (partition,) = [
@@ -77,7 +83,7 @@ def name_kept_by(cluster, topic, node_id):
     )
 
 
-def lose_coordinators(cluster, lose, topic, partition):
+def lose_coordinators(cluster: Cluster, lose: Lose, topic: str, partition: int) -> Iterator[None]:
     """Apache Kafka's, then ours that follows it, then Apache Kafka's that follows that: yields when
     each is lost."""
     kinds = []
@@ -93,7 +99,7 @@ def lose_coordinators(cluster, lose, topic, partition):
 
 
 @PAIRS
-def test_transactions_outlive_their_coordinators(cluster, lose):
+def test_transactions_outlive_their_coordinators(cluster: Cluster, lose: Lose) -> None:
     """Those of one kind end what those of the other have begun, by markers to both."""
     cluster.create_topic("t", PARTITIONS)
     Transactions(cluster, "first")
@@ -115,9 +121,9 @@ def test_transactions_outlive_their_coordinators(cluster, lose):
 class Member(threading.Thread):
     """Of a group that reads `t` and commits each record; a context manager."""
 
-    def __init__(self, cluster, group):
+    def __init__(self, cluster: Cluster, group: str) -> None:
         super().__init__()
-        self.read = []
+        self.read: list[tuple[int | None, int | None]] = []
         self.assignments = 0
         self._is_over = threading.Event()
         self._consumer = Consumer(
@@ -132,25 +138,25 @@ class Member(threading.Thread):
         )
         self._consumer.subscribe(["t"], on_assign=self._assigned)
 
-    def _assigned(self, *_):
+    def _assigned(self, *_: object) -> None:
         self.assignments += 1
 
-    def __enter__(self):
+    def __enter__(self) -> "Member":
         self.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self.join()
 
-    def run(self):
+    def run(self) -> None:
         while not self._is_over.is_set():
             message = self._consumer.poll(0.1)
             if message is None or message.error():
                 continue
             self.read.append((message.partition(), message.offset()))
             try:
-                self._consumer.commit(message, asynchronous=False)
+                self._consumer.commit(message=message, asynchronous=False)
             except KafkaException:
                 continue  # its coordinator was lost: the next one says more
         self._consumer.close()
@@ -164,7 +170,9 @@ class Member(threading.Thread):
         *OTHERS,
     ],
 )
-def test_members_stay_in_their_group_when_its_coordinator_is_lost(cluster, lose):
+def test_members_stay_in_their_group_when_its_coordinator_is_lost(
+    cluster: Cluster, lose: Lose
+) -> None:
     cluster.create_topic("t", PARTITIONS)
     with Producing(cluster, "t", PARTITIONS) as producing:
         with Member(cluster, "first") as member:
@@ -187,7 +195,7 @@ def test_members_stay_in_their_group_when_its_coordinator_is_lost(cluster, lose)
 
 
 @CONTROLLERS
-def test_what_brokers_have_the_controller_do(cluster):
+def test_what_brokers_have_the_controller_do(cluster: Cluster) -> None:
     """Topics that are made when they are asked for, and producer ids."""
     seen = []
     for broker in cluster.brokers.values():
@@ -206,16 +214,16 @@ def test_what_brokers_have_the_controller_do(cluster):
                     lambda: answered(client.call(init, InitProducerIdResponse, 4)),  # noqa: B023
                     "a producer id",
                 )
-                seen.append(told.producer_id)
+                seen.append(present(told).producer_id)
     assert len(set(seen)) == len(seen)
 
 
-def answered(response):
+def answered(response: Any) -> Any | None:
     return response if response.error_code == 0 else None
 
 
 @CONTROLLERS
-def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster):
+def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster: Cluster) -> None:
     """A Kafka broker takes no more than a segment at once, and follows no more where it is sent
     that: also where segments were larger before."""
     cluster.create_topic("t", 3, configs={"segment.bytes": "2000"})
@@ -233,7 +241,7 @@ def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster):
     with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         for number in range(300):
             producer.send("larger", b"%d" % number * 1000, partition=number % 3)
-    with RawClient(*cluster.brokers[2].address.split(":")) as client:
+    with RawClient(cluster.brokers[2].host, cluster.brokers[2].port) as client:
         smaller = [("segment.bytes", SET, "50000")]
         assert altered(client, ConfigResourceType.TOPIC, "larger", smaller) == (0, None)
     cluster.start(kafka)
@@ -241,7 +249,7 @@ def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster):
     cluster.wait_equal_logs("larger", 3)
 
 
-def segments(cluster, node_id, topic, partition):
+def segments(cluster: Cluster, node_id: int, topic: str, partition: int) -> dict[Any, Any]:
     """Their sizes."""
     folder = cluster.data_dir(node_id) / f"{topic}-{partition}"
     return {path.name: path.stat().st_size for path in folder.glob("*.log")}
@@ -255,7 +263,9 @@ def segments(cluster, node_id, topic, partition):
         pytest.param(Cluster.stop, id="stopped", marks=pytest.mark.long),
     ],
 )
-def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(cluster, lose):
+def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(
+    cluster: Cluster, lose: Callable[[Cluster, int], None]
+) -> None:
     """And the first kind with what that has written."""
     cluster.create_topic("t", 3)
     cluster.create_topic("plain", 3)

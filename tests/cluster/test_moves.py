@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
@@ -20,12 +22,12 @@ from tests.support.patience import wait_until
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         yield started
 
 
-def create(cluster, topic, *assignment):
+def create(cluster: Cluster, topic: str, *assignment: tuple[int, int]) -> None:
     """With these replicas of its partitions."""
     replicas = {index: list(nodes) for index, nodes in enumerate(assignment)}
     cluster.admin.create_topics({topic: {"assignments": replicas}})
@@ -36,18 +38,20 @@ def create(cluster, topic, *assignment):
         )
 
 
-def placed(cluster, topic, partition):
+def placed(cluster: Cluster, topic: str, partition: int) -> list[Any]:
     return list(cluster.partitions(topic)[partition]["replica_nodes"])
 
 
-def ask(cluster, node_id, request, response_class):
+def ask(cluster: Cluster, node_id: int, request: Any, response_class: Any) -> Any:
     """A broker, and none that is frozen."""
     broker = cluster.brokers[node_id]
     with RawClient(broker.host, broker.port) as client:
         return client.call(request, response_class, 0)
 
 
-def move(cluster, controller, targets):
+def move(
+    cluster: Cluster, controller: int, targets: Mapping[tuple[str, int], Sequence[int] | None]
+) -> list[Any]:
     """By topic and partition; None: back. What was refused."""
     topic_class = admin.AlterPartitionReassignmentsRequest.ReassignableTopic
     request = admin.AlterPartitionReassignmentsRequest(
@@ -67,7 +71,7 @@ def move(cluster, controller, targets):
     return [code for code in (response.error_code, *codes) if code]
 
 
-def under_way(cluster, controller):
+def under_way(cluster: Cluster, controller: int) -> dict[Any, Any]:
     """Replicas, those that are added, and those that are removed."""
     request = admin.ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None)
     response = ask(cluster, controller, request, admin.ListPartitionReassignmentsResponse)
@@ -83,7 +87,7 @@ def under_way(cluster, controller):
     }
 
 
-def wait_moved(cluster, targets):
+def wait_moved(cluster: Cluster, targets: Mapping[tuple[str, int], Sequence[int]]) -> None:
     for (topic, partition), nodes in targets.items():
         wait_until(
             lambda topic=topic, partition=partition, nodes=nodes: (
@@ -95,9 +99,9 @@ def wait_moved(cluster, targets):
 
 
 @contextmanager
-def frozen(cluster, node_id):
+def frozen(cluster: Cluster, node_id: int) -> Iterator[None]:
     """Not for as long as its session."""
-    pid = cluster.brokers[node_id].process.pid
+    pid = cluster.ours(node_id).process.pid
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -105,7 +109,12 @@ def frozen(cluster, node_id):
         os.kill(pid, signal.SIGCONT)
 
 
-def check(cluster, producing, topic, targets):
+def check(
+    cluster: Cluster,
+    producing: Producing,
+    topic: str,
+    targets: Mapping[tuple[str, int], Sequence[int]],
+) -> None:
     """Nothing lost, and equal logs where they are to be and nowhere else."""
     partitions = len(targets)
     found = read(cluster, topic, partitions)
@@ -124,7 +133,7 @@ def check(cluster, producing, topic, targets):
             wait_until(lambda folder=folder: not Path.exists(folder), folder)
 
 
-def test_no_record_is_lost_while_replicas_move_and_move_again(cluster):
+def test_no_record_is_lost_while_replicas_move_and_move_again(cluster: Cluster) -> None:
     create(cluster, "t", (1, 2), (2, 3))
     with Producing(cluster, "t", 2) as producing:
         producing.wait_for()
@@ -139,7 +148,7 @@ def test_no_record_is_lost_while_replicas_move_and_move_again(cluster):
     check(cluster, producing, "t", targets)
 
 
-def test_the_next_controller_goes_on_with_a_move(cluster):
+def test_the_next_controller_goes_on_with_a_move(cluster: Cluster) -> None:
     controller = cluster.controller_id
     stays, added = cluster.brokers.keys() - {controller}
     create(cluster, "t", (stays, controller))
@@ -155,7 +164,7 @@ def test_the_next_controller_goes_on_with_a_move(cluster):
     cluster.start(controller)
 
 
-def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster):
+def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster: Cluster) -> None:
     controller = cluster.controller_id
     stays, added = cluster.brokers.keys() - {controller}
     create(cluster, "t", (stays, controller))
@@ -188,7 +197,7 @@ def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster):
 
 
 @pytest.mark.slow
-def test_replicas_move_while_brokers_are_restarted_and_logs_begin_above_0(cluster):
+def test_replicas_move_while_brokers_are_restarted_and_logs_begin_above_0(cluster: Cluster) -> None:
     """Scenario 53: what was deleted comes back nowhere, what was acknowledged is everywhere."""
     create(cluster, "t", (1, 2), (2, 1))
     start = 20

@@ -2,7 +2,10 @@
 leader's."""
 
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -21,7 +24,7 @@ BYTES_OUT = "kafka_server_broker_topic_metrics_bytes_out_total"
 
 
 class RackedCluster(Cluster):
-    def properties_of(self, node_id):
+    def properties_of(self, node_id: int) -> dict[str, str]:
         return {
             **super().properties_of(node_id),
             "broker.rack": RACKS[node_id],
@@ -31,7 +34,7 @@ class RackedCluster(Cluster):
 
 
 @contextmanager
-def reading(cluster, topic, rack):
+def reading(cluster: Cluster, topic: str, rack: str) -> Iterator[Consumer]:
     """Its first partition, from the beginning."""
     consumer = Consumer(
         {
@@ -51,10 +54,10 @@ def reading(cluster, topic, rack):
         consumer.close()
 
 
-def read_on(consumer, found, end):
+def read_on(consumer: Consumer, found: dict[Any, Any], end: int) -> None:
     """Until the record before `end`; each is read once."""
 
-    def has_read_on():
+    def has_read_on() -> bool:
         for message in consumer.consume(1000, 0.1):
             if message.error() is None:
                 assert (0, message.offset()) not in found
@@ -64,17 +67,17 @@ def read_on(consumer, found, end):
     wait_until(has_read_on, lambda: f"{len(found)} of {end}")
 
 
-def end_of(producing):
+def end_of(producing: Producing) -> int:
     return max(offset for _, offset in producing.acknowledged) + 1
 
 
-def bytes_out(cluster, node_id):
+def bytes_out(cluster: Cluster, node_id: int) -> float:
     broker = cluster.brokers[node_id]
     assert isinstance(broker, BrokerChild)
     return scrape(address_of(broker))[BYTES_OUT,]
 
 
-def follower(cluster, topic):
+def follower(cluster: Cluster, topic: str) -> int:
     """One that is ours, and no controller."""
     leader = cluster.leader(topic)
     return next(
@@ -84,12 +87,14 @@ def follower(cluster, topic):
     )
 
 
-def test_a_consumer_reads_the_replica_in_its_rack_also_when_the_leader_is_lost(tmp_path):
+def test_a_consumer_reads_the_replica_in_its_rack_also_when_the_leader_is_lost(
+    tmp_path: Path,
+) -> None:
     with RackedCluster(tmp_path) as cluster:
         cluster.create_topic("t")
         leader = cluster.leader("t")
         near = follower(cluster, "t")
-        found = {}
+        found: dict[Any, bytes] = {}
         with Producing(cluster, "t") as producing, reading(cluster, "t", RACKS[near]) as consumer:
             producing.wait_for(100)
             read_on(consumer, found, end_of(producing))
@@ -110,7 +115,7 @@ def test_a_consumer_reads_the_replica_in_its_rack_also_when_the_leader_is_lost(t
         assert read(cluster, "t") == found
 
 
-def java_consumer(jars, bootstrap, rack, count):
+def java_consumer(jars: str, bootstrap: str, rack: str, count: int) -> list[str]:
     """What Apache Kafka's console consumer reads of `t`."""
     done = subprocess.run(
         [
@@ -137,7 +142,7 @@ def java_consumer(jars, bootstrap, rack, count):
         pytest.param({3}, id="last", marks=pytest.mark.long),
     ],
 )
-def test_javas_consumer_reads_the_replica_in_its_rack(tmp_path, kafka):
+def test_javas_consumer_reads_the_replica_in_its_rack(tmp_path: Path, kafka: set[int]) -> None:
     """Our follower of either kind of leader, and what both kinds of leaders say."""
     require_kafka()
     require_kafka_with_zookeeper()

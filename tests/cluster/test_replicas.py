@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -12,7 +14,7 @@ from tests.support.cluster import PATIENT, Cluster
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         yield started
 
@@ -42,7 +44,7 @@ def beginning(cluster: Cluster, topic: str) -> int:
         consumer.close()
 
 
-def test_records_are_deleted_from_all_replicas(cluster):
+def test_records_are_deleted_from_all_replicas(cluster: Cluster) -> None:
     cluster.create_topic("t")
     produce(cluster, "t", 10)
     assert delete_before(cluster, "t", 4) == 4
@@ -59,7 +61,7 @@ def test_records_are_deleted_from_all_replicas(cluster):
     assert beginning(cluster, "t") == 6
 
 
-def test_a_replica_that_does_not_answer_is_waited_for(tmp_path):
+def test_a_replica_that_does_not_answer_is_waited_for(tmp_path: Path) -> None:
     """For as long as it has a session."""
     with Cluster(tmp_path, properties=PATIENT) as cluster:
         cluster.create_topic("t")

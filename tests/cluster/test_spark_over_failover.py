@@ -1,9 +1,12 @@
 """A stream and a load of a topic whose leaders are killed meanwhile: each record once."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 import pyspark_kafkalog
 from tests.support.cluster import Cluster
@@ -16,7 +19,7 @@ RECORDS = 300
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         started.create_topic("events", PARTITIONS)
         yield started
@@ -36,12 +39,14 @@ def produce(cluster: Cluster, first: int) -> None:
     assert producer.flush(EVENT_S) == 0
 
 
-def numbers_in(spark, folder) -> list[int]:
+def numbers_in(spark: SparkSession, folder: Path) -> list[int]:
     rows = spark.read.parquet(str(folder)).selectExpr("cast(value as string) value").collect()
     return sorted(int(row.value) for row in rows)
 
 
-def test_a_stream_and_loads_have_each_record_once(spark, cluster, tmp_path):
+def test_a_stream_and_loads_have_each_record_once(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
     servers = ",".join(cluster.bootstrap)
     landed, target = tmp_path / "landed", f"parquet:{tmp_path / 'loaded'}"
     options = {

@@ -1,6 +1,8 @@
 """Replicas that move no faster than they may (`kafka-reassign-partitions --throttle`)."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
@@ -18,25 +20,27 @@ LEAST_S = (BYTES - 1_048_576) / RATE - 0.5
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as started:
         yield started
 
 
-def alter(cluster, node_id, kind, name, key, value):
+def alter(cluster: Cluster, node_id: int, kind: int, name: str, key: str, value: str) -> None:
     broker = cluster.brokers[node_id]
     with RawClient(broker.host, broker.port) as client:
         assert altered(client, kind, name, [(key, SET, value)]) == (0, None)
 
 
-def fill(cluster, topic):
+def fill(cluster: Cluster, topic: str) -> None:
     with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         for _ in range(BYTES // 10_000):
             producer.send(topic, bytes(10_000), partition=0)
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_move_takes_as_long_as_it_must_and_holds_up_nobody_else(cluster, side):
+def test_a_move_takes_as_long_as_it_must_and_holds_up_nobody_else(
+    cluster: Cluster, side: str
+) -> None:
     """Either side alone keeps to the rate. What is in sync, or not throttled, goes on as it was."""
     create(cluster, "t", (1, 2), (1, 2))
     fill(cluster, "t")

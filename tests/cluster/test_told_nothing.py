@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
@@ -47,7 +48,9 @@ def end_of(client: RawClient, name: str) -> int:
     return int(topic.partitions[0].error_code)
 
 
-def test_who_was_told_nothing_says_nothing_of_topics(tmp_path, controller):
+def test_who_was_told_nothing_says_nothing_of_topics(
+    tmp_path: Path, controller: KazooClient
+) -> None:
     (port,) = free_ports(1)
     servers = "{}:{}".format(*controller.hosts[0])
     with subprocess.Popen(

@@ -343,7 +343,7 @@ def state_set(place: str, **state: object) -> str:
     return f"set /brokers/topics/{topic}/partitions/{partition}/state {value}"
 
 
-DIFFERENCES = {
+DIFFERENCES: dict[Callable[[WatchedCluster], None], Difference] = {
     the_first_broker_starts: Difference(
         "All is there before a broker registers, and groups have configs, as in Apache Kafka 4.",
         ours=("create /config/groups",),
@@ -411,7 +411,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__.replace("_", " "))
-def test_ours_writes_what_apache_kafkas_does(written, event):
+def test_ours_writes_what_apache_kafkas_does(
+    written: tuple[
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+    ],
+    event: Callable[[WatchedCluster], None],
+) -> None:
     ours, kafkas = (lines_of(each[event]) for each in written)
     known = DIFFERENCES.get(event, Difference(""))
     for lines, own in ((ours, known.ours), (kafkas, known.kafkas)):
@@ -422,16 +428,26 @@ def test_ours_writes_what_apache_kafkas_does(written, event):
     assert ours == kafkas
 
 
-def test_what_belongs_together_is_written_at_once(written):
+def test_what_belongs_together_is_written_at_once(
+    written: tuple[
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+    ],
+) -> None:
     ours, kafkas = written
     assert {event: len(ours[event]) for event in COMMITS} == COMMITS
     assert all(len(kafkas[event]) > commits for event, commits in COMMITS.items())
 
 
-def test_all_that_a_controller_writes_is_checked_by_its_epoch(written):
+def test_all_that_a_controller_writes_is_checked_by_its_epoch(
+    written: tuple[
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+        dict[Callable[[WatchedCluster], None], list[Transaction]],
+    ],
+) -> None:
     ours, _ = written
     epoch = "/cluster/controller_epoch"
-    version = 0
+    version: int | None = 0
     for commit in (each for event in EVENTS for each in ours[event]):
         changes = [write for write in commit.writes if write.kind != "check"]
         version = next((write.version for write in changes if write.path == epoch), version)

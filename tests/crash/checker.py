@@ -73,11 +73,11 @@ class Send:
         return self.operation.name
 
     @property
-    def topic(self) -> str:
+    def topic(self) -> Any:
         return self.operation.fields["topic"]
 
     @property
-    def value(self) -> str | None:
+    def value(self) -> Any:
         return self.operation.fields["value"]
 
     @property

@@ -122,7 +122,7 @@ class Step:
 
 def plan(options: SinkOptions, is_stream: bool) -> bytes:
     writer = (KafkalogStreamWriter if is_stream else KafkalogWriter)(options, SCHEMA)
-    return bytes(cloudpickle.dumps(writer))
+    return bytes(cloudpickle.dumps(writer))  # type: ignore[no-untyped-call]
 
 
 def task(writer: bytes, query: str, partition: int, attempt: int, rows: Sequence[bytes]) -> Any:

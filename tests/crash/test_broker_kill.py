@@ -3,6 +3,7 @@
 import random
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -68,7 +69,7 @@ def produce_until(producer: Producer, deadline: float, number: int) -> int:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_acknowledged_records_survive_sigkill(tmp_path, idempotent):
+def test_acknowledged_records_survive_sigkill(tmp_path: Path, idempotent: bool) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     randomness = random.Random(seed)

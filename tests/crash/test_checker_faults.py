@@ -6,7 +6,7 @@ is not committed, or its file is tampered with after the run, as if the broker h
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ PARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     properties = {"num.partitions": str(PARTITIONS), "group.initial.rebalance.delay.ms": "0"}
     with BrokerChild(tmp_path_factory.mktemp("broker"), properties) as child:
         yield child.address
@@ -89,12 +89,12 @@ class Run:
 
 
 @pytest.fixture
-def run(servers, tmp_path):
+def run(servers: str, tmp_path: Path) -> Run:
     return Run(servers, f"topic-{uuid.uuid4().hex}", tmp_path)
 
 
 @pytest.fixture
-def whole(run):
+def whole(run: Run) -> Run:
     """A run that is over."""
     run.produce()
     run.read()
@@ -106,7 +106,7 @@ def polls(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("records")]
 
 
-def test_in_order(whole):
+def test_in_order(whole: Run) -> None:
     assert whole.found() == set()
     operations = read_history(whole.history)
     assert sum(each.kind == "send" and each.outcome == OK for each in operations) == RECORDS
@@ -114,7 +114,7 @@ def test_in_order(whole):
     assert len(read) == 2 * RECORDS
 
 
-def test_a_record_written_twice(run):
+def test_a_record_written_twice(run: Run) -> None:
     """As a producer without idempotence does when it sends again what had arrived."""
     run.produce()
     run.produce_unrecorded("0", send="producer:1")
@@ -122,21 +122,21 @@ def test_a_record_written_twice(run):
     assert run.found() == {checker.DUPLICATE}
 
 
-def test_a_record_that_nobody_is_known_to_have_sent(run):
+def test_a_record_that_nobody_is_known_to_have_sent(run: Run) -> None:
     run.produce()
     run.produce_unrecorded("stranger")
     run.read_all()
     assert run.found() == {checker.PHANTOM}
 
 
-def test_a_consumer_that_seeks_back(run):
+def test_a_consumer_that_seeks_back(run: Run) -> None:
     run.produce()
     run.read(lambda consumer: consumer.seek(TopicPartition(run.topic, 0, 0)))
     run.read_all()
     assert checker.BACKWARD_POLL in run.found()
 
 
-def test_a_consumer_that_skips(run):
+def test_a_consumer_that_skips(run: Run) -> None:
     run.produce()
 
     def skip(consumer: Consumer) -> None:
@@ -148,7 +148,7 @@ def test_a_consumer_that_skips(run):
     assert run.found() == {checker.SKIPPING_POLL}
 
 
-def test_records_deleted_after_they_were_acknowledged(run):
+def test_records_deleted_after_they_were_acknowledged(run: Run) -> None:
     from confluent_kafka.admin import AdminClient
 
     run.produce()
@@ -173,7 +173,7 @@ def test_records_deleted_after_they_were_acknowledged(run):
     assert run.found() == {checker.LOST}
 
 
-def test_an_acknowledged_send_that_was_not_read(whole):
+def test_an_acknowledged_send_that_was_not_read(whole: Run) -> None:
     def forget(lines: list[dict[str, Any]]) -> None:
         polls(lines)[0]["records"].pop(0)
 
@@ -181,7 +181,7 @@ def test_an_acknowledged_send_that_was_not_read(whole):
     assert checker.LOST in whole.found()
 
 
-def test_offsets_that_were_swapped(whole):
+def test_offsets_that_were_swapped(whole: Run) -> None:
     def swap(lines: list[dict[str, Any]]) -> None:
         first, second = two_of_one_key(lines)
         first[4], second[4] = second[4], first[4]
@@ -197,7 +197,7 @@ def two_of_one_key(lines: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
     return first, next(each for each in records[1:] if each[1] == first[1] and each[3] == first[3])
 
 
-def test_an_order_that_was_not_sent(whole):
+def test_an_order_that_was_not_sent(whole: Run) -> None:
     """The producer's sends told in another order than they were made, offsets as they were."""
 
     def turn(lines: list[dict[str, Any]]) -> None:
@@ -242,12 +242,14 @@ def in_a_transaction(ending: str | None) -> Callable[[list[dict[str, Any]]], Non
         ("commit", {checker.UNCOMMITTED_READ}),
     ],
 )
-def test_reads_of_what_was_not_committed(whole, ending, expected):
+def test_reads_of_what_was_not_committed(
+    whole: Run, ending: str | None, expected: set[str]
+) -> None:
     whole.tamper("producer", in_a_transaction(ending))
     assert whole.found() == expected
 
 
-def test_a_committed_offset_that_goes_back(run):
+def test_a_committed_offset_that_goes_back(run: Run) -> None:
     """The group's offsets are set back by a stranger between two lives of a member."""
     run.produce()
 

@@ -237,7 +237,9 @@ def running(server_name: str, directory: Path) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("server_name", ["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
-def test_the_copies_are_exact_after_kills_at_random_instants(server_name, tmp_path, capsys):
+def test_the_copies_are_exact_after_kills_at_random_instants(
+    server_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     require_kafka()
     chance = random.Random(SEED)
     with running(server_name, tmp_path) as run, capsys.disabled():

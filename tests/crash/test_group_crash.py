@@ -110,7 +110,9 @@ class Run:
             client.kill()
 
 
-def test_all_that_was_acknowledged_is_read_after_kills_at_random_instants(tmp_path, capsys):
+def test_all_that_was_acknowledged_is_read_after_kills_at_random_instants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chance = random.Random(SEED)
     server = make_server("kafkalog", tmp_path / "server")
     server.start()

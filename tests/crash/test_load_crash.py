@@ -150,7 +150,9 @@ def check_after_kill(target: Path) -> str:
     return f"{len(stages)} dead staging directories, {len(rows)} rows committed"
 
 
-def test_every_record_is_there_once_after_kills_at_random_instants(tmp_path, capsys):
+def test_every_record_is_there_once_after_kills_at_random_instants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chance = random.Random(SEED)
     mark = uuid.uuid4().hex
     target = tmp_path / "warehouse"

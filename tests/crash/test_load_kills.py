@@ -383,19 +383,25 @@ def make_table(request: pytest.FixtureRequest) -> type[Table]:
     return kind
 
 
-def test_every_record_is_there_once_after_kills_at_random_instants(make_table, tmp_path, capsys):
+def test_every_record_is_there_once_after_kills_at_random_instants(
+    make_table: type[Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with capsys.disabled():
         run_campaigns(make_table, tmp_path, Loader, KILLS)
 
 
-def test_every_record_is_there_once_after_kills_without_spark(make_table, tmp_path, capsys):
+def test_every_record_is_there_once_after_kills_without_spark(
+    make_table: type[Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with capsys.disabled():
         run_campaigns(make_table, tmp_path, LocalLoader, KILLS)
 
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_every_record_is_there_once_after_kills_of_spark(make_table, tmp_path, capsys):
+def test_every_record_is_there_once_after_kills_of_spark(
+    make_table: type[Table], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with capsys.disabled():
         run_campaigns(make_table, tmp_path, SparkLoader, max(1, KILLS // 3))
 

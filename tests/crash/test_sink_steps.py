@@ -436,7 +436,7 @@ def test_the_newest_decision_is_found_however_far_from_the_end(sink: Sink) -> No
         assert log.newest() == replace(decided, is_done=True)
 
 
-def test_a_batch_that_was_committed_with_other_rows_is_refused(sink):
+def test_a_batch_that_was_committed_with_other_rows_is_refused(sink: Sink) -> None:
     sink.run(0, [b"a"])
     sink.run(1, [b"b"])
     with pytest.raises(StepError, match="PrefixInUseError: Micro-batch 1 was committed with 1 rec"):
@@ -444,7 +444,7 @@ def test_a_batch_that_was_committed_with_other_rows_is_refused(sink):
     assert seen(sink) == Counter([b"a", b"b"])
 
 
-def test_a_write_of_which_no_task_told_anything_leaves_nothing_open(sink):
+def test_a_write_of_which_no_task_told_anything_leaves_nothing_open(sink: Sink) -> None:
     writer = sink.plan(is_stream=False)
     sink.write(writer, [b"x"])
     assert has_open_transactions(sink.servers, sink.topic)
@@ -453,7 +453,7 @@ def test_a_write_of_which_no_task_told_anything_leaves_nothing_open(sink):
     assert not seen(sink)
 
 
-def test_a_task_that_begins_when_its_write_is_committed_is_refused(sink):
+def test_a_task_that_begins_when_its_write_is_committed_is_refused(sink: Sink) -> None:
     writer = sink.plan(is_stream=False)
     sink.commit(sink.write(writer, [b"1"]), None)
     with pytest.raises(StepError, match="PrefixInUseError"):
@@ -462,7 +462,7 @@ def test_a_task_that_begins_when_its_write_is_committed_is_refused(sink):
     assert seen(sink) == Counter([b"1"])
 
 
-def test_a_task_slower_than_its_timeout_is_told_so(sink):
+def test_a_task_slower_than_its_timeout_is_told_so(sink: Sink) -> None:
     slow = replace(sink, more={"kafka.transaction.timeout.ms": str(SHORT_TIMEOUT_MS)})
 
     def rows() -> Iterator[bytes]:
@@ -476,7 +476,7 @@ def test_a_task_slower_than_its_timeout_is_told_so(sink):
         slow.write_slowly(slow.plan(), rows())
 
 
-def test_a_topic_of_decisions_that_would_forget_them_is_refused(sink):
+def test_a_topic_of_decisions_that_would_forget_them_is_refused(sink: Sink) -> None:
     name = decisions_topic(sink.prefix)
     admin = AdminClient({"bootstrap.servers": sink.servers, "log_level": 0})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)

@@ -64,7 +64,7 @@ def test_a_killed_stream_delivers_each_record_once(
         query = Driver("sink_stream", arguments, mark, log)
         before = set(checkpoint.glob("offsets/*"))
         wait_until(
-            lambda q=query, b=before: q.ended or b < set(checkpoint.glob("offsets/*")),  # type: ignore[misc]
+            lambda q=query, b=before: q.ended or b < set(checkpoint.glob("offsets/*")),
             "a micro-batch",
             RUN_TIMEOUT_S,
         )

@@ -104,7 +104,9 @@ def check_whole_commits(table: Table, before: Counter[bytes], loaded: int) -> bo
     return False
 
 
-def test_a_load_killed_before_any_call_leaves_whole_commits(table, loader, capsys):
+def test_a_load_killed_before_any_call_leaves_whole_commits(
+    table: Table, loader: Loader, capsys: pytest.CaptureFixture[str]
+) -> None:
     chance = random.Random(SEED)
     for loaded in (0, 3):
         calls, tried, committed = kill_loads(table, loader, loaded, chance)
@@ -168,8 +170,8 @@ def evolving_loader(table: Table, library: str) -> Iterator[Loader]:
 
 
 def test_a_column_is_there_with_the_rows_that_need_it_whatever_is_killed(
-    table, evolving_loader, capsys
-):
+    table: Table, evolving_loader: Loader, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The loads bring headers, which the table has no column for."""
     chance = random.Random(SEED)
     calls, tried, committed = kill_loads(table, evolving_loader, 3, chance, has_column)

@@ -1,5 +1,7 @@
 """A broker killed between any two steps of a transaction's end: it ends wholly or not at all."""
 
+from pathlib import Path
+
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
@@ -61,7 +63,9 @@ def committed_offset(client: RawClient) -> dict[tuple[str, int], tuple[int, str]
     ("is_commit", "is_version_2"), [(True, False), (True, True), (False, True)]
 )
 @pytest.mark.parametrize("step", range(STEPS + 1))
-def test_every_step_of_the_end(tmp_path, monkeypatch, is_commit, is_version_2, step):
+def test_every_step_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_commit: bool, is_version_2: bool, step: int
+) -> None:
     trigger = tmp_path / "trigger"
     monkeypatch.setenv("KAFKALOG_KILL_TRIGGER", str(trigger))
     data_dir = tmp_path / "data"
@@ -86,7 +90,8 @@ def test_every_step_of_the_end(tmp_path, monkeypatch, is_commit, is_version_2, s
             assert state == ("CompleteCommit" if is_commit else "CompleteAbort")
         else:
             assert state == "Ongoing"
-        everything, nothing = [[b"x"]] * PARTITIONS, [[]] * PARTITIONS
+        everything: list[list[bytes]] = [[b"x"]] * PARTITIONS
+        nothing: list[list[bytes]] = [[]] * PARTITIONS
         assert seen(client) == (everything if is_decided and is_commit else nothing)
         # Whose answer was lost asks again.
         assert producer.end(is_commit, version=end_version).error_code == 0
