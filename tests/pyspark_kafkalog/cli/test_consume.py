@@ -5,9 +5,11 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -17,7 +19,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from tests.pyspark_kafkalog.cli.conftest import command_line, environment
+from tests.pyspark_kafkalog.cli.conftest import Done, command_line, environment
 from tests.support.patience import EVENT_S
 
 TEMPLATES = (
@@ -29,7 +31,7 @@ TEMPLATES = (
 
 
 @pytest.fixture
-def numbers(new_topic, kafkalog):
+def numbers(new_topic: Callable[..., str], kafkalog: Callable[..., Done]) -> str:
     """A topic with 0 to 9, one a second from the year 2020 on."""
     topic = new_topic()
     records = [
@@ -58,7 +60,12 @@ def running(servers: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_records_look_as_kcat_shows_them(kafkalog, kcat, new_topic, template):
+def test_records_look_as_kcat_shows_them(
+    kafkalog: Callable[..., Done],
+    kcat: Callable[..., str],
+    new_topic: Callable[..., str],
+    template: str,
+) -> None:
     topic = new_topic(3)
     lines = "k1:v1\nk2:v2\nk3:Grüße\n:nokey\nk5:\n"
     kcat("-P", "-t", topic, "-K:", "-H", "a=1", "-H", "b=x y", "-z", "lz4", stdin=lines)
@@ -70,15 +77,21 @@ def test_records_look_as_kcat_shows_them(kafkalog, kcat, new_topic, template):
         assert ours == (0, theirs, "")
 
 
-def test_json_has_all_of_a_record(kafkalog, new_topic):
+def test_json_has_all_of_a_record(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
-    document = {
+    document: dict[str, object] = {
         "key": 'k"1"',
         "value": "line\nbreak \\ tab\t",
         "timestamp": "2020-02-03T04:05:06.007+00:00",
         "headers": [["a", "1"], ["a", None], ["b", {"base64": "/w=="}]],
     }
-    given = [document, {"key": None, "value": None}, {"key": {"base64": "/w=="}, "value": '"\\"'}]
+    given: list[dict[str, object]] = [
+        document,
+        {"key": None, "value": None},
+        {"key": {"base64": "/w=="}, "value": '"\\"'},
+    ]
     stdin = "\n".join(map(json.dumps, given)).encode()
     assert kafkalog("produce", topic, "-f", "json", "-q", stdin=stdin) == (0, "", "")
     rows = kafkalog("consume", topic, "-o", "beginning", "-e", "-f", "json").rows
@@ -109,7 +122,9 @@ def test_json_has_all_of_a_record(kafkalog, new_topic):
         (["--from-beginning", "--max", "0"], ()),
     ],
 )
-def test_it_begins_where_it_is_told_to(kafkalog, numbers, where, expected):
+def test_it_begins_where_it_is_told_to(
+    kafkalog: Callable[..., Done], numbers: str, where: list[str], expected: range | tuple[()]
+) -> None:
     found = kafkalog("consume", numbers, "--exit-at-end", *where)
     assert found.lines == list(map(str, expected))
 
@@ -118,12 +133,16 @@ def test_it_begins_where_it_is_told_to(kafkalog, numbers, where, expected):
     ("until", "expected"),
     [("end", 10), ("4", 4), ("-2", 8), ("2020-01-01T00:00:03Z", 3), ("beginning", 0)],
 )
-def test_it_stops_where_it_is_told_to(kafkalog, numbers, until, expected):
+def test_it_stops_where_it_is_told_to(
+    kafkalog: Callable[..., Done], numbers: str, until: str, expected: int
+) -> None:
     found = kafkalog("consume", numbers, "--from-beginning", "--until", until)
     assert found.lines == list(map(str, range(expected)))
 
 
-def test_partitions_topics_and_patterns(kafkalog, new_topic):
+def test_partitions_topics_and_patterns(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     one, two = new_topic(2), new_topic(2)
     for topic in (one, two):
         for partition in "01":
@@ -131,7 +150,7 @@ def test_partitions_topics_and_patterns(kafkalog, new_topic):
             assert kafkalog("produce", topic, "-p", partition, "-q", stdin=sent).code == 0
     everything = ["--from-beginning", "--exit-at-end"]
 
-    def values(*arguments):
+    def values(*arguments: str) -> list[Any]:
         return sorted(kafkalog("consume", *everything, *arguments).lines)
 
     assert values(one, "--partition", "1") == [f"{one} 1"]
@@ -141,7 +160,9 @@ def test_partitions_topics_and_patterns(kafkalog, new_topic):
     assert values("--pattern", f"^({one}|{two})$", "-p", "0") == [f"{one} 0", f"{two} 0"]
 
 
-def test_a_group_goes_on_where_it_was(kafkalog, new_topic):
+def test_a_group_goes_on_where_it_was(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     read = ["consume", topic, "--group", f"of-{topic}", "--from-beginning", "--exit-at-end"]
     kafkalog("produce", topic, "-p", "0", stdin=b"a\nb\nc")
@@ -152,7 +173,9 @@ def test_a_group_goes_on_where_it_was(kafkalog, new_topic):
     assert kafkalog("lag", f"of-{topic}").lines[-1] == "total lag=0"
 
 
-def test_a_group_has_read_what_is_there_without_a_record(kafkalog, servers, new_topic):
+def test_a_group_has_read_what_is_there_without_a_record(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
     """The marker of a transaction; and, where it begins at the end, all that was there before."""
     topic = new_topic(2)
     group = f"of-{topic}"
@@ -173,7 +196,9 @@ def test_a_group_has_read_what_is_there_without_a_record(kafkalog, servers, new_
     assert kafkalog("lag", f"{group}-2").lines[-1] == "total lag=0"
 
 
-def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(kafkalog, servers, new_topic):
+def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     group = f"of {topic}"
     kafkalog("produce", topic, "-p", "1", stdin=b"0\n1\n2\n3\n4\n")
@@ -196,13 +221,15 @@ def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(kafkalog, servers, 
     assert done.err.endswith(way_on)
 
 
-def test_a_pattern_that_finds_nothing_says_so(kafkalog):
+def test_a_pattern_that_finds_nothing_says_so(kafkalog: Callable[..., Done]) -> None:
     nothing = ["consume", "--pattern", "^no-such", "--exit-at-end"]
     assert kafkalog(*nothing) == (0, "", "No topic has '^no-such' in its name.\n")
     assert kafkalog(*nothing, "--quiet") == (0, "", "")
 
 
-def test_records_are_printed_as_they_come(kafkalog, servers, numbers):
+def test_records_are_printed_as_they_come(
+    kafkalog: Callable[..., Done], servers: str, numbers: str
+) -> None:
     arguments = ["consume", numbers, "--offset", "-1", "--group", f"tail-{numbers}"]
     with running(servers, *arguments) as process:
         assert process.stdout is not None
@@ -220,8 +247,8 @@ def test_records_are_printed_as_they_come(kafkalog, servers, numbers):
 
 
 def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
-    kafkalog, servers, new_topic
-):
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     kafkalog("produce", topic, stdin=b"old\nlast")
     tail = ["consume", "--pattern", f"^{topic}$|^{topic}-", "-X", "metadata.max.age.ms=200"]
@@ -237,7 +264,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
 
 
 @pytest.mark.crash
-def test_a_tail_outlives_a_broker_that_is_away_for_longer_than_a_request(tmp_path):
+def test_a_tail_outlives_a_broker_that_is_away_for_longer_than_a_request(tmp_path: Path) -> None:
     def start(port: int = 0) -> EmbeddedBroker:
         return EmbeddedBroker(tmp_path / "data", port).start()
 
@@ -263,7 +290,9 @@ def test_a_tail_outlives_a_broker_that_is_away_for_longer_than_a_request(tmp_pat
         broker.stop()
 
 
-def test_a_topic_that_is_created_again_is_an_error(kafkalog, servers, numbers):
+def test_a_topic_that_is_created_again_is_an_error(
+    kafkalog: Callable[..., Done], servers: str, numbers: str
+) -> None:
     """Its first records would be left out: they have offsets that were read before."""
     with running(servers, "consume", numbers, "--from-beginning") as process:
         assert process.stdout is not None
@@ -276,7 +305,7 @@ def test_a_topic_that_is_created_again_is_an_error(kafkalog, servers, numbers):
         assert f"Topic {numbers} was deleted and created again" in process.stderr.read()
 
 
-def test_an_idle_tail_takes_no_processor_time(servers, numbers):
+def test_an_idle_tail_takes_no_processor_time(servers: str, numbers: str) -> None:
     with running(servers, "consume", numbers, "--offset", "-1") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "9\n"
@@ -286,8 +315,8 @@ def test_an_idle_tail_takes_no_processor_time(servers, numbers):
 
 
 def test_a_partition_that_has_stopped_takes_none_while_others_are_waited_for(
-    kafkalog, servers, new_topic
-):
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
     """It holds more records, which a broker would send at once."""
     topic = new_topic(2)
     kafkalog("produce", topic, "-p", "0", stdin=b"a\nb\nc\nd\ne\nf")
@@ -309,7 +338,9 @@ def _cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def test_values_are_decoded(kafkalog, new_topic, tmp_path):
+def test_values_are_decoded(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str], tmp_path: Path
+) -> None:
     topic = new_topic()
     schema = tmp_path / "schema.ddl"
     schema.write_text("id BIGINT, at TIMESTAMP, price DECIMAL(5,2)")
@@ -344,14 +375,16 @@ def test_values_are_decoded(kafkalog, new_topic, tmp_path):
         (["t", "--value-format", "avro"], 2, "avro needs --value-schema or --registry"),
     ],
 )
-def test_what_is_wrong_is_said(kafkalog, arguments, code, said):
+def test_what_is_wrong_is_said(
+    kafkalog: Callable[..., Done], arguments: list[str], code: int, said: str
+) -> None:
     done = kafkalog("consume", *arguments)
     assert (done.code, done.out) == (code, "")
     assert said in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_partition_that_is_not_there(kafkalog, numbers):
+def test_a_partition_that_is_not_there(kafkalog: Callable[..., Done], numbers: str) -> None:
     done = kafkalog("consume", numbers, "-p", "3")
     assert (done.code, done.err) == (
         1,

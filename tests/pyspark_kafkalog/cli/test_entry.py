@@ -40,7 +40,12 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def run(broker, capfdbinary, monkeypatch, tmp_path) -> Run:
+def run(
+    broker: EmbeddedBroker,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Run:
     """Runs a command line against the broker; returns exit code, stdout and stderr."""
 
     def run_line(line: str, stdin: bytes | None = None) -> tuple[int, str, str]:
@@ -62,7 +67,9 @@ def run(broker, capfdbinary, monkeypatch, tmp_path) -> Run:
     return run_line
 
 
-def test_topics_are_created_listed_described_and_deleted(run):
+def test_topics_are_created_listed_described_and_deleted(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
     assert run("topics create flights --partitions 2 --config retention.ms=1000")[0] == 0
     assert run("topics list") == (0, "flights\n", "")
     code, out, _ = run("topics describe flights")
@@ -74,7 +81,7 @@ def test_topics_are_created_listed_described_and_deleted(run):
     assert run("topics list") == (0, "", "")
 
 
-def test_lines_go_in_and_come_out(run):
+def test_lines_go_in_and_come_out(run: Callable[..., tuple[int, str, str]]) -> None:
     assert run("produce lines", b"one\ntwo\r\nthree")[::2] == (0, "3 records written to lines.\n")
     expected = (0, "one\ntwo\nthree\n", "")
     assert run("consume lines --from-beginning --exit-at-end") == expected
@@ -83,7 +90,7 @@ def test_lines_go_in_and_come_out(run):
     assert run("consume lines --from-beginning --max 0") == (0, "", "")
 
 
-def test_keys_and_bytes_that_are_no_text(run):
+def test_keys_and_bytes_that_are_no_text(run: Callable[..., tuple[int, str, str]]) -> None:
     assert run("produce keyed --key-separator :: ", b"k::v\nalone\n::\n\xff::\xfe\n")[0] == 0
     code, out, _ = run("consume keyed --from-beginning --exit-at-end --format json")
     assert code == 0
@@ -99,7 +106,9 @@ def test_keys_and_bytes_that_are_no_text(run):
     assert run("consume keyed --from-beginning --max 1") == (0, "v\n", "")
 
 
-def test_a_time_beyond_the_calendar_is_a_number(run, broker):
+def test_a_time_beyond_the_calendar_is_a_number(
+    run: Callable[..., tuple[int, str, str]], broker: EmbeddedBroker
+) -> None:
     """As of a producer that writes microseconds where milliseconds belong."""
     run("topics create late --config message.timestamp.after.max.ms=9223372036854775807")
     config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
@@ -112,7 +121,9 @@ def test_a_time_beyond_the_calendar_is_a_number(run, broker):
     assert times == [1_700_000_000_000_000, "1970-01-01T00:00:01.700+00:00"]
 
 
-def test_json_is_utf_8_whatever_the_terminal_is(run, monkeypatch):
+def test_json_is_utf_8_whatever_the_terminal_is(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("produce scripts", stdin="Grüße 日本\n".encode())
     latin = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="latin-1"
@@ -123,7 +134,9 @@ def test_json_is_utf_8_whatever_the_terminal_is(run, monkeypatch):
     assert json.loads(out)["value"] == "Grüße 日本"
 
 
-def test_produce_without_a_stdin_is_a_sentence(run, monkeypatch):
+def test_produce_without_a_stdin_is_a_sentence(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     code, _, err = run("produce scripts")
     assert (code, err) == (
@@ -132,7 +145,7 @@ def test_produce_without_a_stdin_is_a_sentence(run, monkeypatch):
     )
 
 
-def test_many_lines_in_several_partitions(run):
+def test_many_lines_in_several_partitions(run: Callable[..., tuple[int, str, str]]) -> None:
     run("topics create many --partitions 3")
     lines = b"".join(b"%d\n" % number for number in range(50_000))
     assert run("produce many", lines)[0] == 0
@@ -165,7 +178,9 @@ def test_many_lines_in_several_partitions(run):
         ),
     ],
 )
-def test_what_goes_wrong_is_a_sentence_and_a_code(run, line, says):
+def test_what_goes_wrong_is_a_sentence_and_a_code(
+    run: Callable[..., tuple[int, str, str]], line: str, says: str
+) -> None:
     code, out, err = run(line)
     assert (code, out) == (1, "")
     assert err.startswith("kafkalog: ")
@@ -175,7 +190,9 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(run, line, says):
     assert err.count("\n") == 1
 
 
-def test_how_far_a_group_is_behind(run, broker):
+def test_how_far_a_group_is_behind(
+    run: Callable[..., tuple[int, str, str]], broker: EmbeddedBroker
+) -> None:
     run("topics create behind --partitions 2")
     run("topics create dropped")
     run("produce behind", stdin=b"a\nb\nc\n")
@@ -196,7 +213,7 @@ def test_how_far_a_group_is_behind(run, broker):
     assert (code, err) == (1, "kafkalog: Group nobody has committed no offsets. Check its name.\n")
 
 
-def test_a_topic_that_exists_is_a_sentence(run):
+def test_a_topic_that_exists_is_a_sentence(run: Callable[..., tuple[int, str, str]]) -> None:
     run("topics create twice")
     code, _, err = run("topics create twice")
     assert code == 1
@@ -204,7 +221,7 @@ def test_a_topic_that_exists_is_a_sentence(run):
     assert "Error" not in err
 
 
-def test_a_property_file(run, tmp_path):
+def test_a_property_file(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("# ours\n\nclient.id = me\nrequest.timeout.ms=5000\n")
     assert run(f"topics list --command-config {path}")[0] == 0
@@ -215,7 +232,7 @@ def test_a_property_file(run, tmp_path):
     assert "hunter2" not in err
 
 
-def test_a_property_file_is_read_as_kafkas_tools_read_it(tmp_path):
+def test_a_property_file_is_read_as_kafkas_tools_read_it(tmp_path: Path) -> None:
     """Kafka's documentation writes a login module over several lines."""
     path = tmp_path / "client.properties"
     path.write_text(
@@ -240,8 +257,11 @@ ssl.endpoint.identification.algorithm=
 
 
 def test_where_the_cluster_is_may_be_said_by_a_file_or_the_environment(
-    broker, tmp_path, monkeypatch, capsys
-):
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """What is nearer to the command counts."""
     path = tmp_path / "client.properties"
     path.write_text(f"bootstrap.servers={broker.bootstrap_servers}\n")
@@ -259,7 +279,7 @@ def test_where_the_cluster_is_may_be_said_by_a_file_or_the_environment(
     assert f"Write each line of {path} as NAME=VALUE" in capsys.readouterr().err
 
 
-def test_json_for_programs_and_silence_for_cron(run):
+def test_json_for_programs_and_silence_for_cron(run: Callable[..., tuple[int, str, str]]) -> None:
     assert json.loads(run("topics create told --partitions 2 --format json")[1]) == {
         "topic": "told",
         "created": True,
@@ -272,7 +292,7 @@ def test_json_for_programs_and_silence_for_cron(run):
     assert run("produce told --quiet", b"x") == (0, "", "")
 
 
-def test_help_and_completion_import_nothing_slow():
+def test_help_and_completion_import_nothing_slow() -> None:
     looked = """
 import sys
 from pyspark_kafkalog.cli import entry
@@ -288,7 +308,11 @@ raise SystemExit(f"imported {slow}" if slow else 0)
     assert "#compdef kafkalog" in done.stdout
 
 
-def test_a_shell_completes_topics_and_groups(run, broker, monkeypatch):
+def test_a_shell_completes_topics_and_groups(
+    run: Callable[..., tuple[int, str, str]],
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("whole-a", "whole-b"):
         run(f"topics create {name}")
     run("groups reset whole-group --topic whole-a --to-latest --execute")
@@ -314,7 +338,9 @@ def test_a_shell_completes_topics_and_groups(run, broker, monkeypatch):
 
 
 @pytest.mark.parametrize("line", ["produce lean", "consume lean --exit-at-end --format json"])
-def test_records_need_neither_numpy_nor_pandas(run, broker, line):
+def test_records_need_neither_numpy_nor_pandas(
+    run: Callable[..., tuple[int, str, str]], broker: EmbeddedBroker, line: str
+) -> None:
     """Else a line takes twice as long."""
     run("topics create lean --if-not-exists")
     done = subprocess.run(
@@ -332,14 +358,16 @@ def test_records_need_neither_numpy_nor_pandas(run, broker, line):
     assert not imported & {"numpy.version", "pandas.compat", "pyspark"}
 
 
-def test_a_property_file_that_is_no_text(run, tmp_path):
+def test_a_property_file_that_is_no_text(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     path = tmp_path / "client.properties"
     path.write_bytes(b"client.id=\xff\xfe")
     code, _, err = run(f"topics list --command-config {path}")
     assert (code, err) == (1, f"kafkalog: {path} is not valid UTF-8: save it as UTF-8.\n")
 
 
-def test_brokers_that_are_not_there_are_said_soon(run):
+def test_brokers_that_are_not_there_are_said_soon(run: Callable[..., tuple[int, str, str]]) -> None:
     port = closed_port()
     for line in ("topics list", "produce some-topic"):
         began = time.monotonic()
@@ -352,13 +380,15 @@ def test_brokers_that_are_not_there_are_said_soon(run):
 @pytest.mark.parametrize(
     "line", ["", "frobnicate", "topics", "consume t --format xml", "topics list"]
 )
-def test_wrong_usage_is_code_2(line, capsys):
+def test_wrong_usage_is_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 2
     assert "Usage: kafkalog" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["--help", "topics list --help", "topics list"])
-def test_a_disk_that_is_full_is_a_sentence(broker, run, line):
+def test_a_disk_that_is_full_is_a_sentence(
+    broker: EmbeddedBroker, run: Callable[..., tuple[int, str, str]], line: str
+) -> None:
     run("topics create of-a-full-disk")
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -374,7 +404,9 @@ def test_a_disk_that_is_full_is_a_sentence(broker, run, line):
 
 
 @pytest.mark.parametrize("more", [True, False])
-def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker, more):
+def test_a_reader_that_has_seen_enough_ends_it_quietly(
+    run: Callable[..., tuple[int, str, str]], broker: EmbeddedBroker, more: bool
+) -> None:
     """Also where no more records come, as of `| head -1`."""
     run("produce long", b"x\n" * 20_000 if more else b"x\n")
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", "consume", "long", "--from-beginning"]
@@ -409,13 +441,17 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(run, broker, more):
         ("load --to parquet:w --forget", "--forget loads nothing"),
     ],
 )
-def test_what_cannot_be_meant_is_wrong_usage(capsys, line, said):
+def test_what_cannot_be_meant_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
     servers = [] if "quickstart" in line else ["--bootstrap-servers", "h:1"]
     assert main([*line.split(), *servers]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(run, tmp_path):
+def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     assert run("produce views", b"one\ntwo\nthree")[0] == 0
     assert run("produce clicks", b"four")[0] == 0
     path = tmp_path / "warehouse"
@@ -451,7 +487,13 @@ def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(run, tmp_pat
         ("--transform half_written:f", "half_written:f cannot be imported"),
     ],
 )
-def test_bounds_of_a_load_that_make_no_sense_are_explained(run, tmp_path, given, said, monkeypatch):
+def test_bounds_of_a_load_that_make_no_sense_are_explained(
+    run: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+    given: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("schema.ddl").write_text("id BIGINT")
@@ -487,7 +529,9 @@ raise SystemExit(entry.main(["told"]))
         (None, 0, "^$"),
     ],
 )
-def test_what_a_load_has_done_is_done_whoever_hears_of_it(stdout, code, said):
+def test_what_a_load_has_done_is_done_whoever_hears_of_it(
+    stdout: str | None, code: int, said: str
+) -> None:
     where = ">&-" if stdout is None else f"> {stdout}"
     found = subprocess.run(
         ["/bin/sh", "-c", f'"$0" -c "$1" {where}', sys.executable, TOLD],

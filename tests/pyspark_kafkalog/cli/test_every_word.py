@@ -117,13 +117,13 @@ def land(place: str, topic: str) -> None:
     target.commit(PendingCommit(stage, "nightly", target.position("nightly"), [piece], files))
 
 
-def test_no_word_is_left_out():
+def test_no_word_is_left_out() -> None:
     ran = {leaf for leaf in LEAVES for word in WORDS if f"{word.line} ".startswith(f"{leaf} ")}
     assert ran | ELSEWHERE.keys() == set(LEAVES)
 
 
 @pytest.mark.parametrize("leaf", sorted(LEAVES.keys() - {"completion"}))
-def test_every_word_has_json_and_quiet(leaf):
+def test_every_word_has_json_and_quiet(leaf: str) -> None:
     flags = {flag: param for param in LEAVES[leaf].params for flag in param.opts}
     assert "--quiet" in flags
     assert "-q" in flags
@@ -134,7 +134,7 @@ def test_every_word_has_json_and_quiet(leaf):
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.line)
-def test_words_speak_json_alone(run, word):
+def test_words_speak_json_alone(run: Callable[..., Done], word: Word) -> None:
     done = run(word, "--format=json")
     if word.line.startswith("produce"):  # which reads it
         assert (done.code, done.out) == (0, "")
@@ -144,7 +144,7 @@ def test_words_speak_json_alone(run, word):
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.line)
-def test_quiet_words_say_what_was_asked_for(run, word):
+def test_quiet_words_say_what_was_asked_for(run: Callable[..., Done], word: Word) -> None:
     done = run(word, "--quiet")
     assert (done.code, done.err) == (0, "")
     assert bool(done.out) == word.prints
@@ -156,7 +156,9 @@ NEED_NONE = re.compile("quickstart|status|compile|vacuum|forget")
 @pytest.mark.parametrize(
     "word", [word for word in WORDS if not NEED_NONE.search(word.line)], ids=lambda word: word.line
 )
-def test_a_word_without_its_cluster_fails_in_a_sentence(kafkalog, word, tmp_path):
+def test_a_word_without_its_cluster_fails_in_a_sentence(
+    kafkalog: Callable[..., Done], word: Word, tmp_path: Path
+) -> None:
     servers = f"127.0.0.1:{closed_port()}"
     names = dict.fromkeys(("topic", "new", "group"), "a") | {"target": f"parquet:{tmp_path}/w"}
     words = word.line.format(**names).split()
@@ -167,14 +169,14 @@ def test_a_word_without_its_cluster_fails_in_a_sentence(kafkalog, word, tmp_path
     assert done.err.count("\n") == 1
 
 
-def test_a_flag_that_is_not_there_is_wrong_usage(kafkalog):
+def test_a_flag_that_is_not_there_is_wrong_usage(kafkalog: Callable[..., Done]) -> None:
     for leaf in LEAVES:
         done = kafkalog(*leaf.split(), "--frobnicate")
         assert (done.code, done.out) == (2, "")
         assert "--frobnicate" in done.err
 
 
-def test_a_broker_says_its_address_in_json():
+def test_a_broker_says_its_address_in_json() -> None:
     command = command_line("broker", "--format=json", "--quiet")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment("")
@@ -190,7 +192,7 @@ def test_a_broker_says_its_address_in_json():
 
 
 @pytest.mark.crash
-def test_a_broker_that_ends_by_itself_is_an_error():
+def test_a_broker_that_ends_by_itself_is_an_error() -> None:
     """Whoever supervises the command is to hear of it."""
     with subprocess.Popen(
         command_line("broker"),

@@ -16,8 +16,9 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.groups import GroupDescription
-from tests.pyspark_kafkalog.cli.conftest import Kafkalog
+from tests.pyspark_kafkalog.cli.conftest import Done, Kafkalog
 from tests.support.patience import wait_until
+from tests.support.present import present
 
 _numbers = count()
 
@@ -66,7 +67,9 @@ def offsets_of(kafkalog: Kafkalog, group: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_at_work_is_described_and_left_alone(kafkalog, servers, topic, group, protocol):
+def test_a_group_at_work_is_described_and_left_alone(
+    kafkalog: Callable[..., Done], servers: str, topic: str, group: str, protocol: str
+) -> None:
     assert kafkalog("groups", "reset", group, "--topic", topic, "--to-offset", "4", "--execute")
     with member(servers, group, topic, protocol):
         listed = {row["group"]: row for row in kafkalog("groups", "list", "--format", "json").rows}
@@ -107,8 +110,8 @@ def test_a_group_at_work_is_described_and_left_alone(kafkalog, servers, topic, g
     "assignment", [b"", b"x", b"\0\0" + b"\xff" * 8, b"\0\0\0\0\0\1\0\1t" + b"\xff" * 8]
 )
 def test_an_assignment_in_a_way_of_its_own_keeps_no_group_from_view(
-    kafkalog, servers, group, assignment
-):
+    kafkalog: Callable[..., Done], servers: str, group: str, assignment: bytes
+) -> None:
     """What a leader gives members is bytes to a broker. Two of these hold null for a list."""
     with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
         connection = cluster.retrying(lambda d: cluster.coordinator(group, d), Deadline(30_000))
@@ -135,7 +138,13 @@ def test_an_assignment_in_a_way_of_its_own_keeps_no_group_from_view(
     assert (row["state"], len(row["members"]), row["partitions"]) == ("Stable", 1, [])
 
 
-def test_members_and_partitions_without_each_other(kafkalog, servers, topic, new_topic, group):
+def test_members_and_partitions_without_each_other(
+    kafkalog: Callable[..., Done],
+    servers: str,
+    topic: str,
+    new_topic: Callable[..., str],
+    group: str,
+) -> None:
     """The group has committed an offset of a topic that its members do not read, and has more
     members than partitions."""
     kafkalog("groups", "reset", group, "--topic", topic, "--to-latest", "--execute")
@@ -160,7 +169,7 @@ def test_members_and_partitions_without_each_other(kafkalog, servers, topic, new
     finally:
         for each in members:
             each.close()
-    partitions = {(each["topic"], each["partition"]): each for each in row["partitions"]}
+    partitions = {(each["topic"], each["partition"]): each for each in present(row)["partitions"]}
     assert partitions[topic, 0]["committed"] == 10
     assert partitions[topic, 0]["member_id"] is None
     assert partitions[read, 0]["member_id"] is not None
@@ -186,7 +195,9 @@ def test_members_and_partitions_without_each_other(kafkalog, servers, topic, new
         (["--by-duration", "PT0.5S"], 10),
     ],
 )
-def test_a_group_is_reset(kafkalog, topic, group, where, offset):
+def test_a_group_is_reset(
+    kafkalog: Callable[..., Done], topic: str, group: str, where: list[str], offset: int
+) -> None:
     kafkalog("groups", "reset", group, "--topic", topic, "--to-offset", "5", "--execute")
     done = kafkalog("groups", "reset", group, *where)
     assert done.lines == [
@@ -200,14 +211,16 @@ def test_a_group_is_reset(kafkalog, topic, group, where, offset):
     assert offsets_of(kafkalog, group) == {0: offset, 1: offset}
 
 
-def test_only_the_partitions_that_are_named_are_reset(kafkalog, topic, group):
+def test_only_the_partitions_that_are_named_are_reset(
+    kafkalog: Callable[..., Done], topic: str, group: str
+) -> None:
     kafkalog("groups", "reset", group, "--topic", topic, "--to-latest", "--execute")
     done = kafkalog("groups", "reset", group, "--topic", f"{topic}:1", "--to-earliest", "--execute")
     assert done.lines == [f"{topic} partition=1 before=10 offset=0"]
     assert offsets_of(kafkalog, group) == {0: 10, 1: 0}
 
 
-def test_an_offset_of_a_topic_that_is_gone_is_shown(capsys):
+def test_an_offset_of_a_topic_that_is_gone_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """As for a moment after it was deleted: brokers drop such offsets."""
     found = GroupDescription("g", "classic", "consumer", "Empty", "", ("h", 1), ())
     groups._tell(Output(), found, groups._GroupPlaces({TopicPartition("gone", 7): 5}, {}))
@@ -228,7 +241,9 @@ def test_an_offset_of_a_topic_that_is_gone_is_shown(capsys):
         ("reset g --to-offset -1", "-1 is not in the range"),
     ],
 )
-def test_a_reset_that_cannot_be_meant_is_wrong_usage(kafkalog, line, said):
+def test_a_reset_that_cannot_be_meant_is_wrong_usage(
+    kafkalog: Callable[..., Done], line: str, said: str
+) -> None:
     done = kafkalog("groups", *line.split())
     assert (done.code, done.out) == (2, "")
     assert said in done.err
@@ -246,7 +261,9 @@ def test_a_reset_that_cannot_be_meant_is_wrong_usage(kafkalog, line, said):
         ("delete nobody", "Group nobody does not exist"),
     ],
 )
-def test_what_is_not_there_is_said(kafkalog, topic, line, said):
+def test_what_is_not_there_is_said(
+    kafkalog: Callable[..., Done], topic: str, line: str, said: str
+) -> None:
     done = kafkalog("groups", *line.format(topic=topic).split())
     assert (done.code, done.out) == (1, "")
     assert said.format(topic=topic) in done.err

@@ -1,6 +1,9 @@
 """`kafkalog produce`: lines, files and JSON as records; kcat says what is there."""
 
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -9,13 +12,15 @@ from hypothesis import strategies as st
 
 from pyspark_kafkalog.cli import record_input
 from pyspark_kafkalog.errors import InvalidOptionError
+from tests.pyspark_kafkalog.cli.conftest import Done
+from tests.support.present import present
 
 
 @pytest.fixture
-def records(kcat):
+def records(kcat: Callable[..., str]) -> Callable[..., Any]:
     """records(topic, partition) -> (key, value, headers) of each, as kcat finds them."""
 
-    def read(topic, partition=0):
+    def read(topic: str, partition: int = 0) -> list[Any]:
         where = ["-C", "-t", topic, "-p", str(partition), "-o", "beginning", "-e", "-q", "-J"]
         found = map(json.loads, kcat(*where).splitlines())
         return [(each["key"], each["payload"], each.get("headers")) for each in found]
@@ -25,7 +30,12 @@ def records(kcat):
 
 @pytest.mark.interop
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_with_keys_headers_and_nulls(kafkalog, new_topic, records, compression):
+def test_lines_with_keys_headers_and_nulls(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    records: Callable[..., Any],
+    compression: str,
+) -> None:
     topic = new_topic()
     done = kafkalog(
         *("produce", topic, "-K", "::", "-H", "a=1", "-H", "b=x=y", "-H", "a=", "--null", "NIL"),
@@ -47,7 +57,12 @@ def test_lines_with_keys_headers_and_nulls(kafkalog, new_topic, records, compres
 
 @pytest.mark.interop
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_a_key_and_a_partition_for_all(kafkalog, new_topic, records, acks):
+def test_a_key_and_a_partition_for_all(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    records: Callable[..., Any],
+    acks: str,
+) -> None:
     topic = new_topic(3)
     done = kafkalog(
         "produce", topic, "--key", "k", "--partition", "2", "--acks", acks, "-q", stdin=b"a\nb"
@@ -58,7 +73,9 @@ def test_a_key_and_a_partition_for_all(kafkalog, new_topic, records, acks):
 
 
 @pytest.mark.interop
-def test_keys_choose_the_partitions_that_javas_client_does(kafkalog, new_topic, kcat):
+def test_keys_choose_the_partitions_that_javas_client_does(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str], kcat: Callable[..., str]
+) -> None:
     ours, theirs = new_topic(5), new_topic(5)
     lines = "\n".join(f"key-{number}:{number}" for number in range(200))
     kafkalog("produce", ours, "-K", ":", stdin=lines.encode())
@@ -69,7 +86,12 @@ def test_keys_choose_the_partitions_that_javas_client_does(kafkalog, new_topic, 
 
 
 @pytest.mark.interop
-def test_files_by_lines_and_as_they_are(kafkalog, new_topic, records, tmp_path):
+def test_files_by_lines_and_as_they_are(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    records: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
     lines, whole = new_topic(), new_topic()
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("1\n2\n")
@@ -82,7 +104,9 @@ def test_files_by_lines_and_as_they_are(kafkalog, new_topic, records, tmp_path):
     assert [value for _, value, _ in records(whole)] == ["1\n2\n", "3\n4"]
 
 
-def test_what_consume_writes_makes_the_same_records(kafkalog, new_topic):
+def test_what_consume_writes_makes_the_same_records(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     any_time = {"message_timestamp_after_max_ms": "9223372036854775807"}
     one, two = new_topic(2, **any_time), new_topic(2, **any_time)
     given = [
@@ -102,7 +126,7 @@ def test_what_consume_writes_makes_the_same_records(kafkalog, new_topic):
     assert [row["value"] for row in first.rows if row["partition"]][:2] == ["é", '{"id":[1,null]}']
 
 
-def test_numbers_in_a_value_stay_what_they_are():
+def test_numbers_in_a_value_stay_what_they_are() -> None:
     line = b'{"key": 18446744073709551616, "value": {"n": [1.10, 1E40, -0.1234567890123456789]}}'
     (row,) = record_input.RecordInput(is_json=True).rows(line).to_pylist()
     assert row["key"] == b"18446744073709551616"
@@ -129,7 +153,14 @@ def test_numbers_in_a_value_stay_what_they_are():
         (["no-such-file"], "x", 2, "no-such-file"),
     ],
 )
-def test_what_is_wrong_is_said(kafkalog, new_topic, arguments, stdin, code, said):
+def test_what_is_wrong_is_said(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    arguments: list[str],
+    stdin: str,
+    code: int,
+    said: str,
+) -> None:
     topic = new_topic()
     done = kafkalog("produce", topic, *arguments, stdin=stdin.encode())
     assert (done.code, done.out) == (code, "")
@@ -149,18 +180,18 @@ class Chunks:
 
 
 @pytest.fixture(autouse=True)
-def _more_is_ready(request):
+def _more_is_ready(request: pytest.FixtureRequest) -> Iterator[None]:
     with mock.patch.object(record_input, "_is_readable", return_value=True):
         yield
 
 
 @given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
-def test_lines_are_the_same_however_they_come(chunks):
+def test_lines_are_the_same_however_they_come(chunks: list[bytes]) -> None:
     chunks = [chunk.replace(b"\0", b"\n").replace(b"\1", b"\r") for chunk in chunks]
     found = [
         line
         for lines, _ in record_input.chunks(Chunks(*chunks))
-        for line in record_input.split(lines).to_pylist()
+        for line in record_input.split(present(lines)).to_pylist()
     ]
     *whole, rest = b"".join(chunks).split(b"\n")
     ends = [line.removesuffix(b"\r") for line in whole]
@@ -168,7 +199,7 @@ def test_lines_are_the_same_however_they_come(chunks):
 
 
 @given(st.lists(st.binary(max_size=6)), st.sampled_from([b":", b"::", b"\xff"]))
-def test_keys_are_what_stands_before_the_separator(lines, separator):
+def test_keys_are_what_stands_before_the_separator(lines: list[bytes], separator: bytes) -> None:
     lines = [line.replace(b"\n", b"").replace(b"\r", b"") for line in lines]
     reading = record_input.RecordInput(separator=separator)
     rows = reading.rows(b"\n".join([*lines, b"end"])).to_pylist()
@@ -180,18 +211,18 @@ def test_keys_are_what_stands_before_the_separator(lines, separator):
     assert rows == expected
 
 
-def test_a_line_that_has_begun_holds_none_back_that_came_before():
+def test_a_line_that_has_begun_holds_none_back_that_came_before() -> None:
     """More was ready, and is not the end of a line: nobody knows when that comes."""
     with mock.patch.object(record_input, "_is_readable", side_effect=[True, False, False]):
         found = list(record_input.chunks(Chunks(b"a\n", b"b", b"c", b"d\n")))
     assert found == [(b"a", True), (None, False), (b"bcd", False)]
 
 
-def test_a_long_line_costs_what_it_is_long():
+def test_a_long_line_costs_what_it_is_long() -> None:
     ((line, _),) = record_input.chunks(Chunks(*[b"x" * (1 << 15)] * 2000))
-    assert len(line) == 2000 << 15
+    assert len(present(line)) == 2000 << 15
 
 
-def test_a_line_that_never_ends_is_refused():
+def test_a_line_that_never_ends_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="A line is longer than"):
         list(record_input.chunks(Chunks(*[b"x" * (1 << 22)] * 17)))

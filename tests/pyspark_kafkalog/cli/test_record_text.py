@@ -47,7 +47,11 @@ def time_of(micros: int | None) -> Any:
 
 
 @given(RECORDS, st.integers(0, 5), TEXTS)
-def test_json_is_that_of_each_record(records, skipped, topic):
+def test_json_is_that_of_each_record(
+    records: list[tuple[bytes | None, bytes | None, int | None, list[dict[str, Any]] | None]],
+    skipped: int,
+    topic: str,
+) -> None:
     text = RecordText("json", None)
     keys, values, micros, headers = zip(*records, strict=True)
     columns = {
@@ -79,13 +83,13 @@ def test_json_is_that_of_each_record(records, skipped, topic):
     ]
 
 
-def test_a_header_without_a_key_is_shown():
+def test_a_header_without_a_key_is_shown() -> None:
     headers = [[{"key": None, "value": b"x"}, {"key": "k", "value": None}]]
     records = pa.record_batch([pa.array(headers, COLUMN_TYPES["headers"])], ["headers"])
     assert bytes(RecordText("%h\\n", None).of(records)) == b"=x,k=NULL\n"
 
 
-def test_a_value_that_python_has_not_is_shown_as_it_came():
+def test_a_value_that_python_has_not_is_shown_as_it_came() -> None:
     """One day in the year 5881580, between two of ours."""
     decoder = open_decoder("avro", '{"type": "int", "logicalType": "date"}', None)
     values = pa.array([b"\x02", b"\xfe\xff\xff\xff\x0f", b"\x04"], pa.binary())
@@ -97,7 +101,7 @@ def test_a_value_that_python_has_not_is_shown_as_it_came():
     assert list(errors) == [1]
 
 
-def test_numbers_that_json_has_not_are_words():
+def test_numbers_that_json_has_not_are_words() -> None:
     """They were null, as what is not there."""
     fields = ",".join(
         f'{{"name": "{name}", "type": {kind}}}'

@@ -1,6 +1,8 @@
 """`kafkalog status`: the commits of a target beside what the topics hold now."""
 
+from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,12 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.targets.target import open_target
+from tests.pyspark_kafkalog.cli.conftest import Done
 from tests.pyspark_kafkalog.warehouse.rows_loader import write_rows
 
 
 @pytest.fixture
-def land(servers, tmp_path):
+def land(servers: str, tmp_path: Path) -> Callable[[str, OffsetRange], str]:
     """land(name, piece) -> a target with such a commit of the topic as it is now."""
 
     def commit(name: str, piece: OffsetRange) -> str:
@@ -32,7 +35,11 @@ def land(servers, tmp_path):
     return commit
 
 
-def test_how_far_a_load_is_behind(kafkalog, new_topic, land):
+def test_how_far_a_load_is_behind(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    land: Callable[[str, OffsetRange], str],
+) -> None:
     topic = new_topic(2)
     for partition in (0, 1):
         kafkalog("produce", topic, f"--partition={partition}", "-q", stdin=b"x\n" * 10)
@@ -67,7 +74,11 @@ def test_how_far_a_load_is_behind(kafkalog, new_topic, land):
     }
 
 
-def test_gaps_of_all_commits(kafkalog, new_topic, land):
+def test_gaps_of_all_commits(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    land: Callable[[str, OffsetRange], str],
+) -> None:
     topic = new_topic()
     for ends in ((0, 2), (4, 5), (5, 6)):
         target = land("nightly", OffsetRange(topic, 0, *ends))
@@ -77,7 +88,11 @@ def test_gaps_of_all_commits(kafkalog, new_topic, land):
     assert gap == f"  gone: {topic} partition=0 from=2 until=4"
 
 
-def test_a_topic_that_is_another_one_or_none(kafkalog, new_topic, land):
+def test_a_topic_that_is_another_one_or_none(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    land: Callable[[str, OffsetRange], str],
+) -> None:
     again, gone = new_topic(), new_topic()
     land("nightly", OffsetRange(again, 0, 0, 2))
     target = land("nightly", OffsetRange(gone, 0, 0, 2))
@@ -91,7 +106,12 @@ def test_a_topic_that_is_another_one_or_none(kafkalog, new_topic, land):
     ]
 
 
-def test_without_a_cluster_the_target_alone_is_asked(kafkalog, new_topic, land, monkeypatch):
+def test_without_a_cluster_the_target_alone_is_asked(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    land: Callable[[str, OffsetRange], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     topic = new_topic()
     target = land("nightly", OffsetRange(topic, 0, 0, 2))
     monkeypatch.delenv("KAFKALOG_BOOTSTRAP_SERVERS")
@@ -100,7 +120,12 @@ def test_without_a_cluster_the_target_alone_is_asked(kafkalog, new_topic, land, 
     assert row == f"  {topic} partition=0 next=2 end=- lag=-"
 
 
-def test_loads_that_are_not_there(kafkalog, new_topic, land, tmp_path):
+def test_loads_that_are_not_there(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    land: Callable[[str, OffsetRange], str],
+    tmp_path: Path,
+) -> None:
     nothing = ["status", "--to", f"parquet:{tmp_path}/none"]
     assert kafkalog(*nothing) == (0, "", "No load has committed to this target.\n")
     assert kafkalog(*nothing, "-q") == (0, "", "")

@@ -1,6 +1,8 @@
 """`kafkalog topics` and `kafkalog cluster`: what is there, where it lies, how large it is."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,9 @@ from tests.pyspark_kafkalog.cli.conftest import Done
 from tests.support.patience import wait_until
 
 
-def test_a_topic_is_described_with_offsets_sizes_and_properties(kafkalog, new_topic):
+def test_a_topic_is_described_with_offsets_sizes_and_properties(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2, retention_ms="-1")
     kafkalog("produce", topic, "--partition=1", "-q", stdin=b"some line\n" * 5)
     kafkalog("topics", "trim", topic, "--before=3", "--partition=1", "-q")
@@ -30,7 +34,9 @@ def test_a_topic_is_described_with_offsets_sizes_and_properties(kafkalog, new_to
     assert row["configs"]["cleanup.policy"] == "delete"
 
 
-def test_why_a_broker_refuses_is_said(kafkalog, new_topic):
+def test_why_a_broker_refuses_is_said(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     done = kafkalog("topics", "trim", topic, "--before=3")
     assert (done.code, done.out) == (1, "")
@@ -40,7 +46,9 @@ def test_why_a_broker_refuses_is_said(kafkalog, new_topic):
     )
 
 
-def test_what_was_trimmed_is_said_also_where_other_partitions_were_refused(kafkalog, new_topic):
+def test_what_was_trimmed_is_said_also_where_other_partitions_were_refused(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(3)
     for partition in "02":
         kafkalog("produce", topic, "-p", partition, stdin=b"0\n1\n2\n")
@@ -51,7 +59,9 @@ def test_what_was_trimmed_is_said_also_where_other_partitions_were_refused(kafka
     assert kafkalog("consume", topic, "--from-beginning", "-e").lines == ["2", "2"]
 
 
-def test_topics_may_be_there_or_not(kafkalog, new_topic):
+def test_topics_may_be_there_or_not(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     create = ["topics", "create", "--if-not-exists", "--partitions=3"]
     assert kafkalog(*create, topic) == (0, f"Topic {topic} exists.\n", "")
@@ -64,7 +74,7 @@ def test_topics_may_be_there_or_not(kafkalog, new_topic):
     assert kafkalog(*delete).lines == []
 
 
-def test_topics_are_listed(kafkalog, new_topic):
+def test_topics_are_listed(kafkalog: Callable[..., Done], new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
     kafkalog("groups", "reset", "of-the-list", "--topic", topic, "--to-latest", "--execute")
     rows = kafkalog("topics", "list", "--format=json").rows
@@ -74,7 +84,9 @@ def test_topics_are_listed(kafkalog, new_topic):
     assert "__consumer_offsets" in kafkalog("topics", "list", "--internal").lines
 
 
-def test_a_broker_alone_is_described(kafkalog, servers, new_topic):
+def test_a_broker_alone_is_described(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
     new_topic(2)
     (row,) = kafkalog("cluster", "describe", "--format=json").rows
     (broker,) = row["brokers"]
@@ -94,7 +106,9 @@ def test_a_broker_alone_is_described(kafkalog, servers, new_topic):
 
 
 @pytest.mark.slow
-def test_a_cluster_without_one_of_its_brokers(capfd, tmp_path):
+def test_a_cluster_without_one_of_its_brokers(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Partitions that lack a replica, or their leader, are counted, and what is not known is -."""
 
     def kafkalog(*arguments: str) -> Done:
