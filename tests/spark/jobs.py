@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
+from pyspark.sql.readwriter import DataFrameReader
 
 import pyspark_kafkalog
 from pyspark_kafkalog.functions import from_avro
@@ -68,7 +69,7 @@ def write(spark: SparkSession, options: dict[str, str]) -> None:
     sink.option("topic", "orders").save()
 
 
-def source(spark: SparkSession, options: dict[str, str], topic: str = "orders"):
+def source(spark: SparkSession, options: dict[str, str], topic: str = "orders") -> DataFrameReader:
     reader = spark.read.format("kafkalog").options(**options)
     return reader.option("subscribe", topic).option("minPartitions", "8")
 

@@ -1,16 +1,22 @@
 """DataFrames written to topics, through Spark."""
 
 import datetime
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def write(servers):
-    def writer(frame, **options):
+def write(servers: str) -> Callable[..., None]:
+    def writer(frame: DataFrame, **options: str) -> None:
         sink = frame.write.format("kafkalog").mode("append")
         sink.option("kafka.bootstrap.servers", servers).options(**options).save()
 
@@ -18,10 +24,10 @@ def write(servers):
 
 
 @pytest.fixture
-def records_of(servers):
+def records_of(servers: str) -> Callable[[str], Any]:
     """All records of a topic, as librdkafka sees them, sorted by partition and offset."""
 
-    def consume(topic):
+    def consume(topic: str) -> list[Any]:
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused", "log_level": 0})
         try:
             partitions = consumer.list_topics(topic, 30).topics[topic].partitions
@@ -38,13 +44,18 @@ def records_of(servers):
     return consume
 
 
-def message_of(action):
+def message_of(action: Callable[..., None]) -> str:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class varies
         action()
     return str(caught.value)
 
 
-def test_all_columns_of_a_row_arrive(spark, write, topics, records_of):
+def test_all_columns_of_a_row_arrive(
+    spark: SparkSession,
+    write: Callable[..., None],
+    topics: Topics,
+    records_of: Callable[[str], Any],
+) -> None:
     topic = topics.create(2)
     when = datetime.datetime.fromtimestamp(1_700_000_000.123)
     headers = [("a", b"1"), ("a", None)]
@@ -61,7 +72,12 @@ def test_all_columns_of_a_row_arrive(spark, write, topics, records_of):
     assert abs(second.timestamp()[1] / 1000 - datetime.datetime.now().timestamp()) < 600
 
 
-def test_every_row_is_written_once(spark, write, read, topics):
+def test_every_row_is_written_once(
+    spark: SparkSession,
+    write: Callable[..., None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     topic = topics.create(3)
     rows = spark.range(50_000).selectExpr("cast(id % 7 as string) key", "cast(id as string) value")
     write(rows, topic=topic, **{"kafka.compression.type": "zstd"})
@@ -72,7 +88,12 @@ def test_every_row_is_written_once(spark, write, read, topics):
     assert found.selectExpr("number % 7 key", "partition").distinct().count() == 7
 
 
-def test_keys_choose_the_partitions_that_other_clients_would(spark, write, topics, records_of):
+def test_keys_choose_the_partitions_that_other_clients_would(
+    spark: SparkSession,
+    write: Callable[..., None],
+    topics: Topics,
+    records_of: Callable[[str], Any],
+) -> None:
     ours, theirs = topics.create(5), topics.create(5)
     keys = [f"key-{number}" for number in range(40)]
     write(
@@ -92,8 +113,11 @@ def test_keys_choose_the_partitions_that_other_clients_would(spark, write, topic
 
 
 def test_rows_go_to_the_topic_of_their_column_unless_the_option_names_one(
-    spark, write, read, topics
-):
+    spark: SparkSession,
+    write: Callable[..., None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     first, second, third = (topics.create() for _ in range(3))
     rows = spark.createDataFrame([(first, "1"), (second, "2")], "topic string, value string")
     write(rows)
@@ -101,7 +125,9 @@ def test_rows_go_to_the_topic_of_their_column_unless_the_option_names_one(
     assert [read(subscribe=topic).load().count() for topic in (first, second, third)] == [1, 1, 2]
 
 
-def test_a_topic_is_copied_with_its_timestamps(write, read, topics):
+def test_a_topic_is_copied_with_its_timestamps(
+    write: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
+) -> None:
     source, copy = topics.create(), topics.create()
     topics.append(source, [b"v"], key=b"k", timestamp=1_700_000_000_123)
     write(read(subscribe=source).load(), topic=copy)
@@ -121,7 +147,14 @@ def test_a_topic_is_copied_with_its_timestamps(write, read, topics):
         ("'v' value", {"topic": "t", "kafka.key.serializer": "x"}, "key.serializer is not"),
     ],
 )
-def test_what_is_no_record_is_refused(spark, write, topics, rows, options, problem):
+def test_what_is_no_record_is_refused(
+    spark: SparkSession,
+    write: Callable[..., None],
+    topics: Topics,
+    rows: str,
+    options: dict[str, str],
+    problem: str,
+) -> None:
     if options.get("topic") == "?":
         options = {"topic": topics.create()}
     frame = spark.sql(f"select {rows}")
@@ -130,13 +163,18 @@ def test_what_is_no_record_is_refused(spark, write, topics, rows, options, probl
     assert "InvalidRowError: " in message or "InvalidOptionError: " in message
 
 
-def test_a_topic_is_not_overwritten(spark, servers):
+def test_a_topic_is_not_overwritten(spark: SparkSession, servers: str) -> None:
     sink = spark.sql("select 'v' value").write.format("kafkalog").mode("overwrite")
     sink.option("kafka.bootstrap.servers", servers).option("topic", "any")
     assert 'A topic cannot be overwritten: use mode("append")' in message_of(sink.save)
 
 
-def test_a_write_in_transactions_is_seen_as_a_whole_or_not_at_all(spark, write, read, topics):
+def test_a_write_in_transactions_is_seen_as_a_whole_or_not_at_all(
+    spark: SparkSession,
+    write: Callable[..., None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     topic = topics.create(2)
     committed = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
     rows = spark.range(20_000).selectExpr("cast(id as string) value")

@@ -3,12 +3,16 @@
 import datetime as dt
 import io
 import json
+from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pyspark.errors
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import functions
 from pyspark_kafkalog.decoding import room
@@ -22,7 +26,8 @@ from pyspark_kafkalog.functions import (
     from_confluent_protobuf,
     from_protobuf,
 )
-from tests.pyspark_kafkalog.decoding.registry_stub import serving
+from tests.pyspark_kafkalog.decoding.registry_stub import Registry, serving
+from tests.support.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +60,7 @@ SCHEMA = {
         },
     ],
 }
-ORDER = {
+ORDER: dict[str, Any] = {
     "id": 7,
     "note": None,
     "at": dt.datetime(2026, 1, 2, 3, 4, 5, 6000, dt.timezone.utc),
@@ -74,26 +79,30 @@ DDL = (
 
 
 @pytest.fixture
-def registry():
+def registry() -> Iterator[Registry]:
     with serving() as running:
         yield running
 
 
-def avro_bytes(value):
+def avro_bytes(
+    value: dict[
+        str, dict[str, object] | dict[str, float] | list[str] | Decimal | dt.date | int | None
+    ],
+) -> bytes:
     file = io.BytesIO()
     fastavro.schemaless_writer(file, fastavro.parse_schema(SCHEMA), value)
     return file.getvalue()
 
 
-def framed(schema_id, value):
+def framed(schema_id: int, value: bytes) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + value
 
 
-def values(spark, *rows):
+def values(spark: SparkSession, *rows: bytes | None) -> DataFrame:
     return spark.createDataFrame([(row and bytearray(row),) for row in rows], "value binary")
 
 
-def test_plain_avro_has_sparks_types_in_any_time_zone(spark):
+def test_plain_avro_has_sparks_types_in_any_time_zone(spark: SparkSession) -> None:
     df = values(spark, avro_bytes(ORDER), None)
     decoded = df.select(from_avro("value", json.dumps(SCHEMA)).alias("o"))
     assert decoded.schema["o"].dataType.simpleString() == DDL
@@ -104,7 +113,7 @@ def test_plain_avro_has_sparks_types_in_any_time_zone(spark):
             "o.*", "unix_micros(o.at) as us", "cast(o.local as string) as text"
         ).collect()
     finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.conf.set("spark.sql.session.timeZone", present(zone))
     assert order.us == ORDER["at"].timestamp() * 1_000_000
     assert order.text == "2026-01-02 03:04:05.000006"
     assert order.day == ORDER["day"]
@@ -116,7 +125,7 @@ def test_plain_avro_has_sparks_types_in_any_time_zone(spark):
     assert nothing.id is None
 
 
-def test_bad_values_fail_the_query_or_are_null(spark):
+def test_bad_values_fail_the_query_or_are_null(spark: SparkSession) -> None:
     df = values(spark, avro_bytes(ORDER), b"\x02")
     permissive = from_avro(df.value, json.dumps(SCHEMA), {"mode": "permissive"})
     assert [row.id for row in df.select(permissive.alias("o")).select("o.id").collect()] == [
@@ -129,7 +138,7 @@ def test_bad_values_fail_the_query_or_are_null(spark):
         from_avro(df.value, json.dumps(SCHEMA), {"mode": "drop"})
 
 
-def test_values_that_could_become_much_are_decoded_a_few_at_a_time(spark):
+def test_values_that_could_become_much_are_decoded_a_few_at_a_time(spark: SparkSession) -> None:
     """A thousand values of a kilobyte can hold a million empty records, of 300 fields each."""
     fields = [{"name": f"f{number}", "type": ["null", "long"]} for number in range(300)]
     wide = {"type": "record", "name": "Wide", "fields": fields}
@@ -142,11 +151,13 @@ def test_values_that_could_become_much_are_decoded_a_few_at_a_time(spark):
     assert sum(map(len, found)) == len(rows)
     assert max(column.nbytes for column in found) <= room.MOST_BYTES
     decoded = values(spark, *rows).select("value", from_avro("value", schema).alias("r"))
-    texts = decoded.selectExpr("ascii(r.text)", "size(r.items)", "substr(value, 2, 1)").collect()
-    assert [tuple(row) for row in texts] == [(33 + n, 1000, bytes([33 + n])) for n in range(60)]
+    shown = decoded.selectExpr("ascii(r.text)", "size(r.items)", "substr(value, 2, 1)").collect()
+    assert [tuple(row) for row in shown] == [(33 + n, 1000, bytes([33 + n])) for n in range(60)]
 
 
-def test_a_registrys_avro_in_a_stream_goes_on_with_newer_versions(spark, registry, tmp_path):
+def test_a_registrys_avro_in_a_stream_goes_on_with_newer_versions(
+    spark: SparkSession, registry: Registry, tmp_path: Path
+) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "n", "type": "int", "default": -1}]
     texts = [
         json.dumps({"type": "record", "name": "O", "fields": fields[:count]}) for count in (2, 1)
@@ -186,7 +197,7 @@ message Line { repeated sint32 counts = 1; }
 
 
 @pytest.mark.long
-def test_protobuf_with_and_without_a_registry(spark, registry):
+def test_protobuf_with_and_without_a_registry(spark: SparkSession, registry: Registry) -> None:
     order = message_class(compile_proto(PROTO), "Order")(id=2**64 - 1, cash=False)
     order.at.FromJsonString("2026-01-02T03:04:05.000006Z")
     order.took.FromMilliseconds(1500)
@@ -200,15 +211,15 @@ def test_protobuf_with_and_without_a_registry(spark, registry):
         from_protobuf("value", PROTO, message="Order").alias("plain"),
         from_confluent_protobuf("wired", registry.url, subject="orders-value").alias("wired"),
     ).first()
-    assert row.plain == row.wired
-    assert row.plain.id == 2**64 - 1
-    assert row.plain.took == dt.timedelta(milliseconds=1500)
-    assert row.plain.lines[5].counts == [1, -1]
-    assert (row.plain.card, row.plain.cash) == (None, False)
+    assert present(row).plain == present(row).wired
+    assert present(row).plain.id == 2**64 - 1
+    assert present(row).plain.took == dt.timedelta(milliseconds=1500)
+    assert present(row).plain.lines[5].counts == [1, -1]
+    assert (present(row).plain.card, present(row).plain.cash) == (None, False)
 
 
 @pytest.mark.long
-def test_json_schema(spark, registry):
+def test_json_schema(spark: SparkSession, registry: Registry) -> None:
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "any": {}}}
     number = registry.register("orders-value", json.dumps(schema), "JSON")
     df = values(spark, framed(number, b'{"id": 1, "any": {"x": [1]}}'), b"{}")

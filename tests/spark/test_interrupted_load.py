@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def slowly(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def command(servers: str, topics: Topics, tmp_path: Path):
+def command(
+    servers: str, topics: Topics, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """command(stderr) -> the load in a session of its own, as a terminal gives it one."""
     topic = topics.create()
     topics.fill(topic, 3)
@@ -58,7 +61,9 @@ def command(servers: str, topics: Topics, tmp_path: Path):
         assert not members
 
 
-def test_an_interrupt_while_the_jvm_starts_leaves_nothing_behind(command, tmp_path):
+def test_an_interrupt_while_the_jvm_starts_leaves_nothing_behind(
+    command: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
     said = tmp_path / "said"
     process = command(said)
     wait_until(lambda: "java" in processes_of(process.pid).values(), "the JVM")
@@ -70,7 +75,9 @@ def test_an_interrupt_while_the_jvm_starts_leaves_nothing_behind(command, tmp_pa
 
 
 @pytest.mark.parametrize("when", ["it starts", "a task runs"])
-def test_a_jvm_that_is_killed_is_a_sentence(command, tmp_path, when):
+def test_a_jvm_that_is_killed_is_a_sentence(
+    command: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, when: str
+) -> None:
     said = tmp_path / "said"
     (tmp_path / "slow.py").write_text(SLOW)
     process = command(said, "--transform", "slow:slowly")

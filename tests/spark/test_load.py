@@ -7,18 +7,23 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from _pytest.capture import CaptureResult
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConsumerPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka.structs import TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameReader
 
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
@@ -35,6 +40,7 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import deleted_topics, portions
 from pyspark_kafkalog.warehouse import plan as plan_module
+from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Stage
 from pyspark_kafkalog.warehouse.engines import spark as spark_engine
 from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog
 from pyspark_kafkalog.warehouse.targets.directory_storage import DirectoryStorage
@@ -47,15 +53,20 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "the warehouse")
 
 
 @pytest.fixture
-def load(spark, servers, path):
+def load(spark: SparkSession, servers: str, path: str) -> Callable[..., Any]:
     """`load(name, subscribe=...)` into the test's own target."""
 
-    def loader(name="nightly", progress=False, how=None, **options):
+    def loader(
+        name: str = "nightly",
+        progress: Callable[[Any], None] | bool = False,
+        how: Mapping[str, Any] | None = None,
+        **options: str,
+    ) -> Any:
         options = {"kafka.bootstrap.servers": servers, **options}
         return pyspark_kafkalog.load(
             spark,
@@ -85,7 +96,13 @@ def offsets_of(topic: str, *counts: int, start: int = 0) -> Counter[tuple[str, i
     )
 
 
-def test_what_lands_is_what_the_source_reads(spark, load, path, read, topics):
+def test_what_lands_is_what_the_source_reads(
+    spark: SparkSession,
+    load: Callable[..., Any],
+    path: str,
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     topic = topics.create(2)
     topics.append(topic, [b"one", b"", None], partition=0, key=b"k", timestamp=1_700_000_000_123)
     topics.append(topic, [b"four"], partition=1)
@@ -105,7 +122,13 @@ def test_what_lands_is_what_the_source_reads(spark, load, path, read, topics):
     assert warehouse.orderBy(order).collect() == source.orderBy(order).collect()
 
 
-def test_headers_land_when_they_are_asked_for(spark, load, path, read, topics):
+def test_headers_land_when_they_are_asked_for(
+    spark: SparkSession,
+    load: Callable[..., Any],
+    path: str,
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     topic = topics.create()
     topics.append(topic, [b"plain"])
     topics.append(topic, [b"with"], headers=[("trace", b"\x00\x01"), ("trace", None)])
@@ -116,7 +139,7 @@ def test_headers_land_when_they_are_asked_for(spark, load, path, read, topics):
     assert warehouse.orderBy("offset").collect() == source.orderBy("offset").collect()
 
 
-def test_each_load_takes_what_is_new(load, path, topics):
+def test_each_load_takes_what_is_new(load: Callable[..., Any], path: str, topics: Topics) -> None:
     topic = topics.create(2)
     topics.fill(topic, 10, 3)
     assert load(subscribe=topic).records == 13
@@ -128,7 +151,9 @@ def test_each_load_takes_what_is_new(load, path, topics):
     assert landed(path) == offsets_of(topic, 15, 3)
 
 
-def test_an_empty_topic_is_recorded_once(load, path, topics):
+def test_an_empty_topic_is_recorded_once(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     plan = load(subscribe=topic, how={"dry_run": True})
     assert (plan.offset_count, plan.commits) == (0, 1)
@@ -139,7 +164,9 @@ def test_an_empty_topic_is_recorded_once(load, path, topics):
     assert load(subscribe=topic).commit_id is None
 
 
-def test_what_came_into_a_partition_that_was_empty_and_went_is_data_loss(load, path, topics):
+def test_what_came_into_a_partition_that_was_empty_and_went_is_data_loss(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 3)
     load(subscribe=topic)
@@ -161,8 +188,8 @@ def test_what_came_into_a_partition_that_was_empty_and_went_is_data_loss(load, p
 
 @pytest.mark.parametrize("chunk_bytes", [None, 1])
 def test_a_partition_that_is_new_to_a_load_leaves_out_no_more_than_is_said(
-    load, topics, chunk_bytes
-):
+    load: Callable[..., Any], topics: Topics, chunk_bytes: int | None
+) -> None:
     topic = topics.create(3)
     topics.fill(topic, 3, 10, 10)
     load(assign=json.dumps({topic: [0]}))
@@ -178,7 +205,9 @@ def test_a_partition_that_is_new_to_a_load_leaves_out_no_more_than_is_said(
     assert load(subscribe=topic).commit_id is None
 
 
-def test_a_topic_that_was_empty_and_is_created_again_is_refused(load, topics):
+def test_a_topic_that_was_empty_and_is_created_again_is_refused(
+    load: Callable[..., Any], topics: Topics
+) -> None:
     topic = topics.create()
     load(subscribe=topic)
     create_again(topics.servers, topic)
@@ -188,7 +217,9 @@ def test_a_topic_that_was_empty_and_is_created_again_is_refused(load, topics):
     assert load(subscribe=topic, failOnDataLoss="false").records == 5
 
 
-def test_a_topic_that_is_new_to_a_pattern_begins_where_its_log_does(load, topics):
+def test_a_topic_that_is_new_to_a_pattern_begins_where_its_log_does(
+    load: Callable[..., Any], topics: Topics
+) -> None:
     old, new = topics.create(prefix="seen-here"), topics.create(prefix="elsewhere")
     topics.fill(old, 2)
     load(subscribePattern=f"{old}|{new}-later")
@@ -200,8 +231,12 @@ def test_a_topic_that_is_new_to_a_pattern_begins_where_its_log_does(load, topics
 
 @pytest.mark.parametrize("transform", [None, lambda df: df.where("offset >= 0")])
 def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
-    load, path, topics, monkeypatch, transform
-):
+    load: Callable[..., Any],
+    path: str,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Callable[[Any], Any] | None,
+) -> None:
     """Also where the name has no place yet, and where all that was left of a range is gone."""
     topic = topics.create(2)
     for _ in range(4):
@@ -209,7 +244,7 @@ def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
     chunk = sum(load(subscribe=topic, how={"dry_run": True}).bytes.values()) // 2
     commit = ParquetTarget.commit
 
-    def commit_and_lose(target, *arguments):
+    def commit_and_lose(target: ParquetTarget, *arguments: PendingCommit) -> Commit:
         done = commit(target, *arguments)
         retention_takes(topics.servers, topic, 0, 25)
         retention_takes(topics.servers, topic, 1, 40)
@@ -235,13 +270,17 @@ def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
 
 @pytest.mark.parametrize("transform", [None, lambda df: df.where("offset >= 0")])
 def test_what_went_before_the_first_commit_of_a_name_is_a_gap_too(
-    load, path, topics, monkeypatch, transform
-):
+    load: Callable[..., Any],
+    path: str,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    transform: Callable[[Any], Any] | None,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     stage = ParquetTarget.stage
 
-    def stage_and_lose(target, *arguments):
+    def stage_and_lose(target: ParquetTarget, *arguments: Any) -> Stage:
         retention_takes(topics.servers, topic, 0, 4)
         return stage(target, *arguments)
 
@@ -257,7 +296,9 @@ def retention_takes(servers: str, topic: str, partition: int, until_offset: int)
         deleted.result(30)
 
 
-def test_only_committed_records_land_unless_it_is_said(load, path, topics):
+def test_only_committed_records_land_unless_it_is_said(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     producer = Producer({"bootstrap.servers": topics.servers, "transactional.id": topic})
     producer.init_transactions(30)
@@ -286,7 +327,9 @@ def test_only_committed_records_land_unless_it_is_said(load, path, topics):
     assert values == {b"aborted": 1, b"kept": 2, b"open": 2, b"plain": 2}
 
 
-def test_a_topic_that_joins_later_is_loaded_from_its_beginning(load, path, topics):
+def test_a_topic_that_joins_later_is_loaded_from_its_beginning(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     first, second = topics.create(), topics.create()
     topics.fill(first, 4)
     topics.fill(second, 6)
@@ -295,7 +338,9 @@ def test_a_topic_that_joins_later_is_loaded_from_its_beginning(load, path, topic
     assert landed(path) == offsets_of(first, 4, start=2) + offsets_of(second, 6)
 
 
-def test_two_names_share_a_target_and_keep_their_own_places(load, path, topics):
+def test_two_names_share_a_target_and_keep_their_own_places(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic, other = topics.create(), topics.create()
     topics.fill(topic, 4)
     topics.fill(other, 2)
@@ -306,8 +351,8 @@ def test_two_names_share_a_target_and_keep_their_own_places(load, path, topics):
 
 
 def test_many_ranges_of_one_partition_and_many_partitions_of_one_task(
-    load, path, topics, monkeypatch
-):
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 7)
     monkeypatch.setattr(portions, "FEW_OFFSETS", 20)
     topic = topics.create(4)
@@ -319,7 +364,9 @@ def test_many_ranges_of_one_partition_and_many_partitions_of_one_task(
     assert load(subscribe=topic).ranges[0].start_offset == 40
 
 
-def test_every_reader_sees_committed_files_only(spark, load, path, topics):
+def test_every_reader_sees_committed_files_only(
+    spark: SparkSession, load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     load(subscribe=topic)
@@ -338,12 +385,14 @@ def test_every_reader_sees_committed_files_only(spark, load, path, topics):
     assert set(counts.values()) == {10}, counts
 
 
-def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monkeypatch):
+def test_a_loader_that_was_overtaken_publishes_nothing(
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     stage_of = ParquetTarget.stage
 
-    def stage_after_another_load(target, *shape):
+    def stage_after_another_load(target: ParquetTarget, *shape: Any) -> Stage:
         monkeypatch.setattr(ParquetTarget, "stage", stage_of)
         load(subscribe=topic)
         return stage_of(target, *shape)
@@ -356,8 +405,8 @@ def test_a_loader_that_was_overtaken_publishes_nothing(load, path, topics, monke
 
 
 def test_a_loader_that_was_overtaken_in_a_topic_created_again_publishes_nothing(
-    load, path, topics, monkeypatch
-):
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rival ends at the offset at which the old topic did when this one was planned."""
     topic = topics.create()
     topics.fill(topic, 10)
@@ -365,7 +414,7 @@ def test_a_loader_that_was_overtaken_in_a_topic_created_again_publishes_nothing(
     topics.fill(topic, 5)
     commit_really = ParquetTarget.commit
 
-    def commit_after_another_load(target, pending):
+    def commit_after_another_load(target: ParquetTarget, pending: PendingCommit) -> Commit:
         monkeypatch.setattr(ParquetTarget, "commit", commit_really)
         create_again(topics.servers, topic)
         topics.fill(topic, 10)
@@ -381,12 +430,12 @@ def test_a_loader_that_was_overtaken_in_a_topic_created_again_publishes_nothing(
 
 
 def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
-    load, path, topics, monkeypatch
-):
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
 
-    def interrupted(*landed):
+    def interrupted(*landed: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -399,14 +448,16 @@ def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
 
 
 def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
-    spark, servers, path, topics, monkeypatch
-):
+    spark: SparkSession, servers: str, path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     plan = plan_module.plan_ranges
 
-    def plan_beyond_the_end(*arguments):
+    def plan_beyond_the_end(
+        *arguments: Any,
+    ) -> tuple[list[OffsetRange], Mapping[TopicPartition, int]]:
         [piece], epochs = plan(*arguments)
         return [replace(piece, start_offset=20, until_offset=30)], epochs
 
@@ -418,7 +469,9 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
 
 
 @pytest.mark.parametrize("records", [0, 4, 15])
-def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topics, records):
+def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(
+    load: Callable[..., Any], path: str, topics: Topics, records: int
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     load(subscribe=topic)
@@ -434,8 +487,12 @@ def test_a_recreated_topic_is_refused_and_going_on_is_a_choice(load, path, topic
 
 
 def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_once(
-    load, path, topics, caplog, monkeypatch
-):
+    load: Callable[..., Any],
+    path: str,
+    topics: Topics,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What came since the last commit went with it; the stream says so, too."""
     kept, gone = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
@@ -473,16 +530,18 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_o
 
 
 @pytest.fixture
-def out_of_sight(monkeypatch):
+def out_of_sight(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[None]]:
     """with out_of_sight(topic): no broker knows it. Another cluster was asked by mistake, say, or
     this one's metadata were restored."""
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
 
     @contextmanager
-    def hide(away):
+    def hide(away: str) -> Iterator[None]:
         there = Cluster.topics
 
-        def hiding(cluster, names=None, create=False):
+        def hiding(
+            cluster: Cluster, names: Iterable[str] | None = None, create: bool = False
+        ) -> dict[Any, Any]:
             if names is not None and away in names:
                 raise UnknownTopicError(away)
             return {topic: n for topic, n in there(cluster, names, create).items() if topic != away}
@@ -495,8 +554,10 @@ def out_of_sight(monkeypatch):
 
 
 def test_a_topic_of_a_pattern_that_was_only_out_of_sight_goes_on_where_it_was(
-    load, topics, out_of_sight
-):
+    load: Callable[..., Any],
+    topics: Topics,
+    out_of_sight: Callable[[str], AbstractContextManager[None]],
+) -> None:
     kept, away = topics.create(prefix="day-1"), topics.create(2, prefix="day-2")
     asked = {"subscribePattern": f"^({kept}|{away})$"}
     topics.fill(kept, 4)
@@ -511,8 +572,12 @@ def test_a_topic_of_a_pattern_that_was_only_out_of_sight_goes_on_where_it_was(
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_topic_that_is_back_with_nothing_new_is_missed_when_it_goes_again(
-    load, path, topics, out_of_sight, others
-):
+    load: Callable[..., Any],
+    path: str,
+    topics: Topics,
+    out_of_sight: Callable[[str], AbstractContextManager[None]],
+    others: int,
+) -> None:
     """That it is back is recorded, once: what comes then, and goes with it, is not lost unsaid."""
     kept, away = topics.create(prefix="day-1"), topics.create(prefix="day-2")
     asked = {"subscribePattern": f"^({kept}|{away})$"}
@@ -533,8 +598,12 @@ def test_a_topic_that_is_back_with_nothing_new_is_missed_when_it_goes_again(
 
 
 def test_a_topic_that_is_back_without_an_id_is_refused(
-    load, path, topics, out_of_sight, monkeypatch
-):
+    load: Callable[..., Any],
+    path: str,
+    topics: Topics,
+    out_of_sight: Callable[[str], AbstractContextManager[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nobody can tell whether its records were loaded: each load would load them again."""
     kept, away = topics.create(prefix="day-1"), topics.create(prefix="day-2")
     asked = {"subscribePattern": f"^({kept}|{away})$"}
@@ -552,7 +621,9 @@ def test_a_topic_that_is_back_without_an_id_is_refused(
 
 
 @pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
-def test_a_partition_that_its_topic_has_no_more_is_missed(load, path, topics, monkeypatch, way):
+def test_a_partition_that_its_topic_has_no_more_is_missed(
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """Without ids nothing else tells that the topic is another one, which is longer by now."""
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
     topic = topics.create(2)
@@ -579,8 +650,8 @@ def test_a_partition_that_its_topic_has_no_more_is_missed(load, path, topics, mo
 
 
 def test_a_topic_with_fewer_partitions_is_a_recreated_one_where_brokers_say_its_id(
-    load, path, topics
-):
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 3, 3)
     load(subscribe=topic)
@@ -592,7 +663,9 @@ def test_a_topic_with_fewer_partitions_is_a_recreated_one_where_brokers_say_its_
     assert load(subscribe=topic).commit_id is None
 
 
-def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(load, topics):
+def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(
+    load: Callable[..., Any], topics: Topics
+) -> None:
     topic = topics.create()
     letters = topics.create(prefix=topic)
     topics.fill(topic, 2)
@@ -604,7 +677,9 @@ def test_topics_of_a_pattern_that_take_dead_letters_are_not_taken_for_deleted(lo
     assert load(subscribePattern=topic, how=how).records == 2
 
 
-def test_a_deleted_topic_gets_no_topic_for_dead_letters(load, topics, monkeypatch):
+def test_a_deleted_topic_gets_no_topic_for_dead_letters(
+    load: Callable[..., Any], topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
     topic = topics.create()
     topics.fill(topic, 2)
@@ -619,7 +694,9 @@ def test_a_deleted_topic_gets_no_topic_for_dead_letters(load, topics, monkeypatc
     ).topics.keys() & {f"{topic}-dead-letters"}
 
 
-def test_what_retention_took_is_an_error_or_a_recorded_gap(load, path, topics):
+def test_what_retention_took_is_an_error_or_a_recorded_gap(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     assert load(subscribe=topic).gaps == ()
@@ -648,16 +725,19 @@ def create_again(servers: str, topic: str) -> None:
     raise AssertionError(f"{topic} is still there")
 
 
-def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, monkeypatch):
+def test_a_catch_up_in_portions_that_is_cut_short_goes_on(
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = topics.create(), topics.create(2)
     topics.fill(first, 60)
     for _ in range(3):
         # A batch of the log each: sizes are told by batches.
         topics.fill(second, 20, 10)
-    both, told = f"{first},{second}", []
+    both = f"{first},{second}"
+    told: list[Any] = []
     commit = ParquetTarget.commit
 
-    def commit_twice(target, pending):
+    def commit_twice(target: ParquetTarget, pending: PendingCommit) -> Commit:
         if sum(pending.planned_from.offsets.values()) > 50:
             raise KeyboardInterrupt
         return commit(target, pending)
@@ -676,7 +756,9 @@ def test_a_catch_up_in_portions_that_is_cut_short_goes_on(load, path, topics, mo
     assert landed(path) == offsets_of(first, 60) + offsets_of(second, 60, 30)
 
 
-def test_a_load_takes_as_much_as_it_is_told_and_the_plan_says_so_before(load, path, topics):
+def test_a_load_takes_as_much_as_it_is_told_and_the_plan_says_so_before(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create(2)
     for _ in range(4):
         topics.fill(topic, 10, 10)
@@ -692,7 +774,9 @@ def test_a_load_takes_as_much_as_it_is_told_and_the_plan_says_so_before(load, pa
     assert load(subscribe=topic).records == 10
 
 
-def test_times_bound_a_load_in_the_session_time_zone(spark, load, path, topics):
+def test_times_bound_a_load_in_the_session_time_zone(
+    spark: SparkSession, load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create(2)
     for minute in range(10):
         topics.append(topic, [b"x"], timestamp=1_793_491_200_000 + minute * 60_000)
@@ -714,10 +798,12 @@ def test_times_bound_a_load_in_the_session_time_zone(spark, load, path, topics):
         spark.conf.unset("spark.sql.session.timeZone")
 
 
-def test_progress_counts_up_to_all_of_it(load, topics, capsys):
+def test_progress_counts_up_to_all_of_it(
+    load: Callable[..., Any], topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = topics.create()
     topics.fill(topic, 30)
-    told = []
+    told: list[Any] = []
     load(subscribe=topic, progress=told.append)
     assert (told[-1].landed, told[-1].total, told[-1].records) == (30, 30, 30)
     assert told[-1].bytes > 0
@@ -726,13 +812,15 @@ def test_progress_counts_up_to_all_of_it(load, topics, capsys):
     assert "30 of 30 offsets landed (100 %)" in capsys.readouterr().out
 
 
-def test_a_topic_that_is_not_there_is_named(load, path):
+def test_a_topic_that_is_not_there_is_named(load: Callable[..., Any], path: str) -> None:
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         load(subscribe="no-such-topic")
     assert not os.path.exists(path)
 
 
-def test_a_target_that_is_a_file_is_refused(load, path, topics):
+def test_a_target_that_is_a_file_is_refused(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     with open(path, "w") as file:
         file.write("in the way")
     topic = topics.create()
@@ -741,7 +829,7 @@ def test_a_target_that_is_a_file_is_refused(load, path, topics):
         load(subscribe=topic)
 
 
-def test_the_command_line_loads(servers, path, topics, tmp_path):
+def test_the_command_line_loads(servers: str, path: str, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(2)
     topics.fill(topic, 10, 5)
     arguments = ["load", topic, "--bootstrap-servers", servers, "--name", "nightly"]
@@ -758,14 +846,19 @@ def test_the_command_line_loads(servers, path, topics, tmp_path):
 
 
 def test_the_command_line_starts_spark_only_where_there_is_something_to_load(
-    load, servers, path, topics, monkeypatch, capsys
-):
+    load: Callable[..., Any],
+    servers: str,
+    path: str,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     topic = topics.create()
     topics.fill(topic, 3)
     load(subscribe=topic)
     monkeypatch.setenv("JAVA_HOME", "/there/is/none")
 
-    def run(name):
+    def run(name: str) -> tuple[int, CaptureResult[str]]:
         given = ["--bootstrap-servers", servers, "--name", "nightly", "--to", f"parquet:{path}"]
         return cli.main(["load", name, *given, "--engine", "spark"]), capsys.readouterr()
 
@@ -797,7 +890,9 @@ def test_the_command_line_starts_spark_only_where_there_is_something_to_load(
         (["--to", "parquet:/data", "--target-file-size", "big"], "target_file_bytes must be a"),
     ],
 )
-def test_the_command_line_says_what_is_wrong_before_spark_starts(given, said, capsys):
+def test_the_command_line_says_what_is_wrong_before_spark_starts(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     required = ["load", "orders", "--bootstrap-servers", "nowhere:1", "--name", "nightly"]
     assert cli.main([*required, *given]) == 1
     assert said in capsys.readouterr().err

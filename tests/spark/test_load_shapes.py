@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kafka.structs import TopicPartition
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.readwriter import DataFrameReader
 
 import pyspark_kafkalog
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, KafkalogError
 from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
@@ -26,15 +30,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "the warehouse")
 
 
 @pytest.fixture
-def load(spark, servers, path):
+def load(spark: SparkSession, servers: str, path: str) -> Callable[..., Any]:
     """`load(topic, ...)` into the test's own target."""
 
-    def loader(topic, **how):
+    def loader(topic: str, **how: Any) -> Any:
         options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
         return pyspark_kafkalog.load(spark, "nightly", f"parquet:{path}", options, **how)
 
@@ -51,15 +55,15 @@ def offsets_in(path: str, topic: str) -> dict[int, int]:
 
 
 def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
-    load, path, topics, monkeypatch
-):
+    load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 4)
     monkeypatch.setattr(portions, "FEW_OFFSETS", 4)
     topic = topics.create(2)
     topics.fill(topic, 10, 5)
     seen = []
 
-    def by_partition(df):
+    def by_partition(df: DataFrame) -> DataFrame:
         # What comes after the plan is for the next load.
         seen.append(df.columns)
         topics.fill(topic, 1)
@@ -77,7 +81,13 @@ def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     assert sorted(row["records"] for row in rows_in(path)) == [2, 5, 10]
 
 
-def test_queries_run_in_threads_of_the_program(load, read, servers, path, topics):
+def test_queries_run_in_threads_of_the_program(
+    load: Callable[..., Any],
+    read: Callable[..., DataFrameReader],
+    servers: str,
+    path: str,
+    topics: Topics,
+) -> None:
     """Such a thread has no active session, in which Spark looks for formats to write to."""
     topic, copy = topics.create(), topics.create()
     topics.fill(topic, 10)
@@ -94,14 +104,18 @@ def test_queries_run_in_threads_of_the_program(load, read, servers, path, topics
 
 
 def test_a_session_learns_of_one_data_source_however_many_loads_it_runs(
-    spark, servers, load, topics, capsys
-):
+    spark: SparkSession,
+    servers: str,
+    load: Callable[..., Any],
+    topics: Topics,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     field = manager.getClass().getDeclaredField("runtimeDataSourceBuilders")
     field.setAccessible(True)
     topic, counts, shown = topics.create(), [], []
 
-    def all_of_it(df):
+    def all_of_it(df: DataFrame) -> DataFrame:
         df.explain(extended=True)
         shown.append(df._jdf.queryExecution().toString())
         return df
@@ -117,7 +131,7 @@ def test_a_session_learns_of_one_data_source_however_many_loads_it_runs(
 
 
 @pytest.fixture
-def absurd(topics):
+def absurd(topics: Topics) -> str:
     """A topic whose offset 1 has nanoseconds for milliseconds, and 3 a time before 1970."""
     topic = topics.create(message_timestamp_after_max_ms=str((1 << 63) - 1))
     for value, time_ms in ((b"a", 1000), (b"b", 1_700_000_000_123_456_789), (b"c", 2000)):
@@ -127,7 +141,9 @@ def absurd(topics):
 
 
 @pytest.mark.parametrize("value_format", ["binary", "string"])
-def test_a_record_with_an_absurd_time_costs_itself_alone(load, path, absurd, value_format):
+def test_a_record_with_an_absurd_time_costs_itself_alone(
+    load: Callable[..., Any], path: str, absurd: str, value_format: str
+) -> None:
     said = f"{absurd}-0 at offset 1 has the timestamp 1700000000123456789 ms.*set on_error"
     with pytest.raises(BadRecordError, match=said):
         load(absurd)
@@ -142,7 +158,9 @@ def test_a_record_with_an_absurd_time_costs_itself_alone(load, path, absurd, val
     assert rows[3]["timestamp"].timestamp() == -1000
 
 
-def test_a_record_with_an_absurd_time_goes_to_the_dead_letters(load, path, absurd, read):
+def test_a_record_with_an_absurd_time_goes_to_the_dead_letters(
+    load: Callable[..., Any], path: str, absurd: str, read: Callable[..., DataFrameReader]
+) -> None:
     result = load(absurd, on_error="deadletter", transform=lambda df: df.select("offset"))
     assert (result.records, result.bad_records) == (3, 1)
     assert sorted(row["offset"] for row in rows_in(path)) == [0, 2, 3]
@@ -153,15 +171,15 @@ def test_a_record_with_an_absurd_time_goes_to_the_dead_letters(load, path, absur
 
 
 def test_reads_and_streams_take_a_record_with_an_absurd_time_if_they_are_told_to(
-    spark, read, absurd, servers
-):
+    spark: SparkSession, read: Callable[..., DataFrameReader], absurd: str, servers: str
+) -> None:
     with pytest.raises(Exception, match=r"BadRecordError: The record of .* at offset 1 has the"):
         read(subscribe=absurd).load().count()
     assert read(subscribe=absurd).schema("value binary").load().count() == 4
     rows = read(subscribe=absurd, mode="permissive").load()
     assert [row.offset for row in rows.where("timestamp is null").collect()] == [1]
-    stream = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
-    stream = stream.options(subscribe=absurd, startingOffsets="earliest", mode="PERMISSIVE").load()
+    source = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
+    stream = source.options(subscribe=absurd, startingOffsets="earliest", mode="PERMISSIVE").load()
     query = stream.writeStream.format("memory").queryName("absurd")
     query.trigger(availableNow=True).start().awaitTermination(120)
     assert spark.table("absurd").where("timestamp is not null").count() == 3
@@ -170,12 +188,14 @@ def test_reads_and_streams_take_a_record_with_an_absurd_time_if_they_are_told_to
 
 
 @pytest.mark.parametrize("kind", ["delta", "sqlite"])
-def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kind):
+def test_offsets_move_when_nothing_is_left(
+    spark: SparkSession, servers: str, topics: Topics, tmp_path: Path, kind: str
+) -> None:
     table = KINDS[kind](tmp_path)
     topic = topics.create()
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
 
-    def nothing(batch: pa.RecordBatch):
+    def nothing(batch: pa.RecordBatch) -> Any | None:
         return batch.slice(0, 0) if batch.num_rows < 3 else None
 
     for until, transform in enumerate([lambda df: df.where("value is null"), nothing], 1):
@@ -188,12 +208,14 @@ def test_offsets_move_when_nothing_is_left(spark, servers, topics, tmp_path, kin
     assert table.all_rows() == []
 
 
-def test_what_is_wrong_with_a_query_is_said_and_nothing_is_published(load, path, topics):
+def test_what_is_wrong_with_a_query_is_said_and_nothing_is_published(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
 
     @F.udf
-    def broken(value):
+    def broken(value: str) -> None:
         raise ZeroDivisionError("not today")
 
     with pytest.raises(KafkalogError, match=r"A task of the load failed .*not today"):
@@ -208,7 +230,9 @@ def test_what_is_wrong_with_a_query_is_said_and_nothing_is_published(load, path,
     )
 
 
-def test_bad_records_go_to_a_topic_before_the_commit(load, path, topics, read):
+def test_bad_records_go_to_a_topic_before_the_commit(
+    load: Callable[..., Any], path: str, topics: Topics, read: Callable[..., DataFrameReader]
+) -> None:
     topic = topics.create()
     good = [json.dumps({"id": n, "at": f"2026-11-{n:02}"}).encode() for n in (1, 2)]
     topics.append(topic, [good[0], b"bad", good[1]], headers=[("trace", b"\x01")])
@@ -234,8 +258,8 @@ def test_bad_records_go_to_a_topic_before_the_commit(load, path, topics, read):
 
 @pytest.mark.parametrize("function", ["none", "batches", "dataframes"])
 def test_a_protobuf_duration_is_loaded_as_what_a_transform_makes_of_it(
-    load, path, topics, function
-):
+    load: Callable[..., Any], path: str, topics: Topics, function: str
+) -> None:
     def in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
         took = batch.column("took").cast(pa.int64())
         return pa.RecordBatch.from_arrays([took], names=["took"])
@@ -259,7 +283,9 @@ def test_a_protobuf_duration_is_loaded_as_what_a_transform_makes_of_it(
 
 
 @pytest.mark.long
-def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics):
+def test_a_query_counts_bad_records_and_reads_decoded_columns(
+    load: Callable[..., Any], path: str, topics: Topics
+) -> None:
     topic = topics.create()
     topics.append(topic, [b'{"id": 1}', b"bad", b'{"id": 3}'])
     result = load(
@@ -276,7 +302,9 @@ def test_a_query_counts_bad_records_and_reads_decoded_columns(load, path, topics
 
 
 @pytest.mark.long
-def test_a_task_that_spark_runs_again_doubles_nothing(load, path, topics, tmp_path):
+def test_a_task_that_spark_runs_again_doubles_nothing(
+    load: Callable[..., Any], path: str, topics: Topics, tmp_path: Path
+) -> None:
     """Each task fails once after it has written: its first files are in no commit."""
     topic = topics.create()
     topics.fill(topic, 20)
@@ -295,7 +323,9 @@ def test_a_task_that_spark_runs_again_doubles_nothing(load, path, topics, tmp_pa
 
 
 @pytest.mark.long
-def test_the_command_line_shapes_rows(servers, topics, path, tmp_path):
+def test_the_command_line_shapes_rows(
+    servers: str, topics: Topics, path: str, tmp_path: Path
+) -> None:
     topic = topics.create()
     topics.append(topic, [b'{"id": 1}', b"bad"])
     (tmp_path / "schema.ddl").write_text("id BIGINT")

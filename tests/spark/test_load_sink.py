@@ -2,15 +2,21 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from kafka.structs import TopicPartition
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.readwriter import DataFrameReader
 
 import pyspark_kafkalog
-from tests.pyspark_kafkalog.warehouse.tables import KINDS
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
@@ -21,26 +27,26 @@ OTHERS = [
 
 
 @pytest.fixture(params=["parquet", *OTHERS])
-def table(request, tmp_path):
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
     return KINDS[request.param](directory)
 
 
 @pytest.fixture
-def parquet(tmp_path):
+def parquet(tmp_path: Path) -> Table:
     (tmp_path / "place").mkdir()
     return KINDS["parquet"](tmp_path / "place")
 
 
 @pytest.fixture(autouse=True)
-def _registered(spark):
+def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(pyspark_kafkalog.LoadSink)
 
 
 @pytest.fixture
-def stream(spark, servers):
-    def source(topic, **options):
+def stream(spark: SparkSession, servers: str) -> Callable[..., DataFrame]:
+    def source(topic: str, **options: str) -> DataFrame:
         return (
             spark.readStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
@@ -53,10 +59,12 @@ def stream(spark, servers):
 
 
 @pytest.fixture
-def run(tmp_path, servers):
+def run(tmp_path: Path, servers: str) -> Callable[..., Any]:
     """Loads what a stream has until nothing is left; its numbers of input rows."""
 
-    def until_done(rows, table, checkpoint="checkpoint", **options):
+    def until_done(
+        rows: DataFrame, table: Table, checkpoint: str = "checkpoint", **options: str
+    ) -> list[Any]:
         query = (
             rows.writeStream.format("kafkalog_load")
             .option("kafka.bootstrap.servers", servers)
@@ -67,25 +75,29 @@ def run(tmp_path, servers):
             .start()
         )
         assert query.awaitTermination(120)
-        if query.exception() is not None:
-            raise query.exception()
+        if (failure := query.exception()) is not None:
+            raise failure
         return [progress.numInputRows for progress in query.recentProgress]
 
     return until_done
 
 
-def places(table):
+def places(table: Table) -> Counter[Any]:
     rows = table.arrow().select(["partition", "offset"]).to_pylist()
     return Counter((row["partition"], row["offset"]) for row in rows)
 
 
-def once(*counts):
+def once(*counts: int) -> Counter[Any]:
     return Counter((partition, n) for partition, count in enumerate(counts) for n in range(count))
 
 
 def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
-    stream, run, table, topics, tmp_path
-):
+    stream: Callable[..., DataFrame],
+    run: Callable[..., Any],
+    table: Table,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 20, 5)
     # Rows of a partition are in all tasks, and in other batches each time.
@@ -104,8 +116,13 @@ def test_each_row_is_there_once_also_when_the_checkpoint_is_lost(
 
 @pytest.mark.long
 def test_a_load_and_a_stream_of_one_name_go_on_from_each_other(
-    spark, servers, stream, run, parquet, topics
-):
+    spark: SparkSession,
+    servers: str,
+    stream: Callable[..., DataFrame],
+    run: Callable[..., Any],
+    parquet: Table,
+    topics: Topics,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
@@ -118,7 +135,9 @@ def test_a_load_and_a_stream_of_one_name_go_on_from_each_other(
     assert spark.read.parquet(f"{parquet.directory}/table").schema == stream(topic).schema
 
 
-def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics):
+def test_records_become_other_rows_or_many_or_none(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
     topic = topics.create(2)
     topics.append(topic, [b"a,b", b"", b"c"], timestamp=1_700_000_000_000)
     topics.append(topic, [b"", b""], partition=1)
@@ -138,7 +157,9 @@ def test_records_become_other_rows_or_many_or_none(stream, run, parquet, topics)
     assert last == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 2}
 
 
-def test_a_topic_that_was_created_again_is_refused(stream, run, parquet, topics):
+def test_a_topic_that_was_created_again_is_refused(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     run(stream(topic), parquet)
@@ -155,7 +176,9 @@ def test_a_topic_that_was_created_again_is_refused(stream, run, parquet, topics)
     assert places(parquet) == once(5) + once(8)
 
 
-def test_batches_without_rows_move_the_place(stream, run, parquet, topics):
+def test_batches_without_rows_move_the_place(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
     topic, other = topics.create(), topics.create()
     topics.fill(topic, 5)
     rows = stream(f"{topic},{other}", maxOffsetsPerTrigger="2").where("offset > 3")
@@ -167,7 +190,9 @@ def test_batches_without_rows_move_the_place(stream, run, parquet, topics):
     assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
 
 
-def test_a_query_that_would_leave_records_out_is_refused(stream, run, parquet, topics):
+def test_a_query_that_would_leave_records_out_is_refused(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     starts = {"startingOffsets": f'{{"{topic}":{{"0":4}}}}'}
@@ -185,7 +210,9 @@ def test_a_query_that_would_leave_records_out_is_refused(stream, run, parquet, t
 
 
 @pytest.mark.long
-def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(stream, run, parquet, topics):
+def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
     left, right = topics.create(), topics.create()
     topics.append(left, [b"1", b"2"], key=b"k1")
     topics.append(left, [b"3"], key=b"k2")
@@ -203,8 +230,13 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(stream, run,
 
 @pytest.mark.long
 def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_run(
-    spark, stream, run, parquet, topics, tmp_path
-):
+    spark: SparkSession,
+    stream: Callable[..., DataFrame],
+    run: Callable[..., Any],
+    parquet: Table,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
     """Two queries of one name: batch for batch the same rows, and one of them is refused."""
     topic = topics.create()
     topics.fill(topic, 10)
@@ -220,11 +252,17 @@ def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_ru
     assert places(parquet) == once(15)
 
 
-def test_a_dataframe_is_loaded_once(spark, read, table, topics, servers):
+def test_a_dataframe_is_loaded_once(
+    spark: SparkSession,
+    read: Callable[..., DataFrameReader],
+    table: Table,
+    topics: Topics,
+    servers: str,
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 20, 5)
 
-    def write():
+    def write() -> None:
         rows = read(subscribe=topic).load().repartition(3).selectExpr("*", "1 as version")
         writer = rows.write.format("kafkalog_load").mode("append")
         writer = writer.option("kafka.bootstrap.servers", servers)
@@ -238,11 +276,13 @@ def test_a_dataframe_is_loaded_once(spark, read, table, topics, servers):
     assert set(table.arrow().column("version").to_pylist()) == {1}
 
 
-def test_a_backfill_with_the_later_offsets_first_is_refused(read, parquet, topics, servers):
+def test_a_backfill_with_the_later_offsets_first_is_refused(
+    read: Callable[..., DataFrameReader], parquet: Table, topics: Topics, servers: str
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
 
-    def write(start, until):
+    def write(start: int, until: int) -> None:
         offsets = {"startingOffsets": start, "endingOffsets": until}
         pieces = {name: f'{{"{topic}":{{"0":{offset}}}}}' for name, offset in offsets.items()}
         rows = read(subscribe=topic, **pieces).load()
@@ -257,7 +297,13 @@ def test_a_backfill_with_the_later_offsets_first_is_refused(read, parquet, topic
     assert places(parquet) == once(10)
 
 
-def test_wrong_use_is_said(spark, read, topics, parquet, servers):
+def test_wrong_use_is_said(
+    spark: SparkSession,
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+    parquet: Table,
+    servers: str,
+) -> None:
     rows = read(subscribe=topics.create()).load()
     counted = rows.groupBy("topic").count().write.format("kafkalog_load").mode("append")
     with pytest.raises(Exception, match="need the columns topic, partition and offset"):

@@ -3,13 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
+from pyspark.sql import SparkSession
 
 import pyspark_kafkalog
 from pyspark_kafkalog.warehouse import portions
-from tests.pyspark_kafkalog.warehouse.tables import KINDS
+from pyspark_kafkalog.warehouse.load import LoadResult
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.spark.conftest import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -17,25 +21,27 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"])
-def table(request: pytest.FixtureRequest, tmp_path: Path):
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
     return KINDS[request.param](directory)
 
 
-def places(table, topic):
+def places(table: Table, topic: str) -> list[Any]:
     """The (partition, offset) of every row of a topic."""
     rows = table.arrow().select(["topic", "partition", "offset"]).to_pylist()
     return sorted((row["partition"], row["offset"]) for row in rows if row["topic"] == topic)
 
 
-def test_loads_land_each_record_once(spark, servers, table, topics, monkeypatch):
+def test_loads_land_each_record_once(
+    spark: SparkSession, servers: str, table: Table, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 7)
     monkeypatch.setattr(portions, "FEW_OFFSETS", 10)
     topic = topics.create(2)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
 
-    def load():
+    def load() -> LoadResult:
         return pyspark_kafkalog.load(spark, "nightly", table.name, options)
 
     assert load().commit_id is None
@@ -55,7 +61,7 @@ def test_loads_land_each_record_once(spark, servers, table, topics, monkeypatch)
     assert table.headers(row["headers"]) == [("trace", b"\xff")]
 
 
-def test_the_command_line_loads(servers, topics, tmp_path):
+def test_the_command_line_loads(servers: str, topics: Topics, tmp_path: Path) -> None:
     table = KINDS["sqlite"](tmp_path)
     topic = topics.create()
     topics.fill(topic, 10)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from pyspark_kafkalog import EmbeddedBroker, committed_files
 from tests.spark.conftest import Topics
+from tests.support.present import present
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -21,7 +23,7 @@ TIMEOUT_S = 300
 
 
 @pytest.fixture
-def pipeline(tmp_path):
+def pipeline(tmp_path: Path) -> Path:
     """A folder with the page's two files."""
     pytest.importorskip("grpc", reason="needs the extra connect")
     found = re.findall(r"^```(yaml|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -33,7 +35,7 @@ def pipeline(tmp_path):
     return tmp_path
 
 
-def run(pipeline, servers):
+def run(pipeline: Path, servers: str) -> None:
     (arguments,) = re.findall(r"^spark-pipelines (.*)$", PAGE.read_text(), re.MULTILINE)
     done = subprocess.run(
         [Path(sys.executable).with_name("spark-pipelines"), *arguments.split()],
@@ -52,12 +54,12 @@ def run(pipeline, servers):
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
 
-def landed(pipeline):
+def landed(pipeline: Path) -> list[Any]:
     files = committed_files(pipeline / "lake")
     return sorted(value for file in files for value in pq.read_table(file)["value"].to_pylist())
 
 
-def written(servers, topic):
+def written(servers: str, topic: str) -> list[Any]:
     """The values of the one partition of `topic`."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "any", "enable.partition.eof": True}
@@ -65,14 +67,14 @@ def written(servers, topic):
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     values = []
     try:
-        while (message := consumer.poll(TIMEOUT_S)).error() is None:
-            values.append(message.value())
+        while (present(message := consumer.poll(TIMEOUT_S))).error() is None:
+            values.append(present(message).value())
         return sorted(values)
     finally:
         consumer.close()
 
 
-def test_each_run_reads_what_is_new_lands_it_and_writes_it_back(pipeline):
+def test_each_run_reads_what_is_new_lands_it_and_writes_it_back(pipeline: Path) -> None:
     with EmbeddedBroker() as broker:
         servers = broker.bootstrap_servers
         topics = Topics(servers)

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300
 
 
-def quickstart(*arguments, code="", **environment):
+def quickstart(
+    *arguments: str | Path, code: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, after `code`."""
     program = f"{code}\nimport sys\nfrom pyspark_kafkalog.cli import main\nsys.exit(main())"
     return subprocess.run(
@@ -28,7 +30,7 @@ def quickstart(*arguments, code="", **environment):
     )
 
 
-def error_of(done):
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("kafkalog: ")]
     assert len(lines) == 1, done.stderr
@@ -37,7 +39,7 @@ def error_of(done):
 
 
 @pytest.mark.spark
-def test_every_step_runs_and_agrees_with_the_source(tmp_path):
+def test_every_step_runs_and_agrees_with_the_source(tmp_path: Path) -> None:
     done = quickstart("--dir", tmp_path / "new")
     assert (done.returncode, done.stderr) == (0, "")
     assert "WARN" in (tmp_path / "new" / "spark.log").read_text()
@@ -56,7 +58,7 @@ def test_every_step_runs_and_agrees_with_the_source(tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_a_number_that_differs_from_the_source_fails(tmp_path):
+def test_a_number_that_differs_from_the_source_fails(tmp_path: Path) -> None:
     wrong = (
         "import pyspark_kafkalog.quickstart as q\n"
         "right = q.mean_delays\n"
@@ -66,29 +68,29 @@ def test_a_number_that_differs_from_the_source_fails(tmp_path):
     assert "flights by carrier, read" in error_of(done)
 
 
-def test_a_busy_port_is_one_line(tmp_path):
+def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert str(port) in error_of(quickstart("--port", port, "--dir", tmp_path / "new"))
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = quickstart("--dir", tmp_path / "file" / "folder")
     assert f"the folder {tmp_path / 'file' / 'folder'} cannot be made" in error_of(done)
 
 
-def test_a_folder_in_use_is_one_line(tmp_path):
+def test_a_folder_in_use_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     assert "is not empty; name another with --dir" in error_of(quickstart("--dir", tmp_path))
 
 
-def test_a_missing_java_is_one_line(tmp_path):
+def test_a_missing_java_is_one_line(tmp_path: Path) -> None:
     done = quickstart("--dir", tmp_path / "new", JAVA_HOME=str(tmp_path / "no-java"))
     assert "Spark needs Java 17 or newer" in error_of(done)
 
 
-def test_the_records_are_the_flights():
+def test_the_records_are_the_flights() -> None:
     flights = read_flights().slice(0, 3)
     (records,) = flight_records(flights)
     first = records.to_pylist()[0]

@@ -6,14 +6,24 @@ when a newer Spark does better.
 
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+from pyspark.sql.types import Row
+
+from tests.spark.conftest import Topics
+from tests.support.present import present
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def sql(spark, tmp_path_factory):
+def sql(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., DataFrame]]:
     """`spark.sql`, in a database of its own, which lies in a temporary folder."""
     folder = tmp_path_factory.mktemp("warehouse")
     spark.sql(f"CREATE DATABASE topics_in_sql LOCATION '{folder}'")
@@ -24,10 +34,10 @@ def sql(spark, tmp_path_factory):
 
 
 @pytest.fixture
-def options(servers):
+def options(servers: str) -> Callable[..., str]:
     """`options(name=...)`: what is written in WITH or OPTIONS, with this test's broker."""
 
-    def listed(**named):
+    def listed(**named: str) -> str:
         named = {"kafka.bootstrap.servers": servers, **named}
         return ", ".join(f"`{name}` = '{value}'" for name, value in named.items())
 
@@ -35,10 +45,12 @@ def options(servers):
 
 
 @pytest.fixture
-def table(sql):
+def table(sql: Callable[..., DataFrame]) -> Callable[..., str]:
     """A new table of kafkalog, `table(columns)`: its name."""
 
-    def create(columns="value BINARY, topic STRING, offset BIGINT, timestamp TIMESTAMP"):
+    def create(
+        columns: str = "value BINARY, topic STRING, offset BIGINT, timestamp TIMESTAMP",
+    ) -> str:
         name = f"t{uuid.uuid4().hex[:8]}"
         sql(f"CREATE TABLE {name} ({columns}) USING kafkalog")
         return name
@@ -46,11 +58,11 @@ def table(sql):
     return create
 
 
-def rows_of(frame):
+def rows_of(frame: DataFrame) -> list[Any]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def refused(action):
+def refused(action: Callable[[], list[Row] | DataFrame | int | None]) -> tuple[str, list[str]]:
     """What Spark shows when `action` fails, which is our sentence and the SQLSTATE behind it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own class varies
         action()
@@ -60,24 +72,33 @@ def refused(action):
     return first, rest
 
 
-def values_of(read, topic):
+def values_of(read: Callable[..., DataFrameReader], topic: str) -> Any:
     frame = read(subscribe=topic).load().selectExpr("string(key)", "string(value)")
     return rows_of(frame)
 
 
-def test_a_table_is_read_with_the_options_of_the_query(spark, sql, topics, table, options, servers):
+def test_a_table_is_read_with_the_options_of_the_query(
+    spark: SparkSession,
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+    servers: str,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 20)
     name = table()
     count = f"SELECT count(*) FROM {name} WITH ({options(subscribe=topic)}"
-    assert sql(f"{count})").first()[0] == 20
-    assert sql(f"{count}, startingOffsets = '-5')").first()[0] == 5
-    assert sql(f"{count}, startingOffsets = :start)", {"start": "-3"}).first()[0] == 3
+    assert present(sql(f"{count})").first())[0] == 20
+    assert present(sql(f"{count}, startingOffsets = '-5')").first())[0] == 5
+    assert present(sql(f"{count}, startingOffsets = :start)", {"start": "-3"}).first())[0] == 3
     by_api = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     assert spark.read.options(**by_api).table(name).count() == 20
 
 
-def test_a_table_without_them_is_refused_and_the_way_named(sql, topics, options):
+def test_a_table_without_them_is_refused_and_the_way_named(
+    sql: Callable[..., DataFrame], topics: Topics, options: Callable[..., str]
+) -> None:
     topic = topics.create()
     sql(f"CREATE TABLE kept USING kafkalog OPTIONS ({options(subscribe=topic)})")
     assert len(sql("SELECT * FROM kept").columns) == 7
@@ -90,13 +111,23 @@ def test_a_table_without_them_is_refused_and_the_way_named(sql, topics, options)
     assert [line.strip() for line in rest] == ["SQLSTATE: 38000"]
 
 
-def test_a_table_has_the_columns_of_rows(sql, topics, table, options):
+def test_a_table_has_the_columns_of_rows(
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     name = table("value STRING")
     message, _ = refused(sql(f"SELECT * FROM {name} WITH ({options(subscribe='any')})").collect)
     assert "The schema has column value as string; it is binary" in message
 
 
-def test_a_view_of_a_table_keeps_the_options_and_sees_what_is_new(sql, topics, table, options):
+def test_a_view_of_a_table_keeps_the_options_and_sees_what_is_new(
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     topic = topics.create()
     topics.fill(topic, 3)
     name = table()
@@ -104,14 +135,19 @@ def test_a_view_of_a_table_keeps_the_options_and_sees_what_is_new(sql, topics, t
     sql(f"CREATE VIEW seen AS {query}")
     sql(f"CREATE TEMPORARY VIEW seen_here AS {query}")
     for count in (3, 5):
-        assert sql("SELECT count(text) FROM seen").first()[0] == count
-        assert sql("SELECT count(text) FROM seen_here").first()[0] == count
+        assert present(sql("SELECT count(text) FROM seen").first())[0] == count
+        assert present(sql("SELECT count(text) FROM seen_here").first())[0] == count
         topics.fill(topic, 2)
     # Spark passes WITH of a view over, and says nothing.
-    assert sql("SELECT count(*) FROM seen WITH (startingOffsets = '-1')").first()[0] == 7
+    assert present(sql("SELECT count(*) FROM seen WITH (startingOffsets = '-1')").first())[0] == 7
 
 
-def test_the_last_ten_minutes_in_a_view_and_in_a_function(sql, topics, table, options):
+def test_the_last_ten_minutes_in_a_view_and_in_a_function(
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     topic = topics.create(2)
     now_ms = int(time.time() * 1000)
     hour_ago = {"timestamp": now_ms - 3_600_000}
@@ -123,7 +159,7 @@ def test_the_last_ten_minutes_in_a_view_and_in_a_function(sql, topics, table, op
     name = table()
     with_options = f"WITH ({options(subscribe=topic, startingOffsets='-10 minutes')})"
     # What is read of a thousand records; late ones lie between.
-    assert sql(f"SELECT count(*) FROM {name} {with_options}").first()[0] == 10
+    assert present(sql(f"SELECT count(*) FROM {name} {with_options}").first())[0] == 10
     sql(f"""
         CREATE VIEW lately AS SELECT string(value) AS text FROM {name} {with_options}
         WHERE timestamp >= now() - INTERVAL 10 MINUTES
@@ -134,16 +170,21 @@ def test_the_last_ten_minutes_in_a_view_and_in_a_function(sql, topics, table, op
         RETURN SELECT string(value) FROM {name} {with_options}
         WHERE timestamp >= now() - make_interval(0, 0, 0, 0, 0, 0, seconds)
     """)
-    assert sql("SELECT count(*) FROM within(600)").first()[0] == 8
-    assert sql("SELECT count(*) FROM within(30)").first()[0] == 1
+    assert present(sql("SELECT count(*) FROM within(600)").first())[0] == 8
+    assert present(sql("SELECT count(*) FROM within(30)").first())[0] == 1
 
 
-def test_spark_gives_all_of_a_table_in_one_query_the_options_of_one(sql, topics, table, options):
+def test_spark_gives_all_of_a_table_in_one_query_the_options_of_one(
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     first, second = topics.create(), topics.create()
     topics.fill(first, 2)
     topics.fill(second, 3)
 
-    def of_both(one, other):
+    def of_both(one: str, other: str) -> Any:
         return rows_of(
             sql(f"""
                 SELECT topic, count(*) FROM (
@@ -157,7 +198,13 @@ def test_spark_gives_all_of_a_table_in_one_query_the_options_of_one(sql, topics,
     assert of_both(*[table()] * 2) == [(first, 4)]
 
 
-def test_no_filter_is_pushed_down_even_where_spark_would(spark, sql, topics, table, options):
+def test_no_filter_is_pushed_down_even_where_spark_would(
+    spark: SparkSession,
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     """Spark hands a plan with pushed filters to other scans of the same table or DataFrame."""
     topic = topics.create()
     topics.fill(topic, 20)
@@ -165,26 +212,36 @@ def test_no_filter_is_pushed_down_even_where_spark_would(spark, sql, topics, tab
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         few = "SELECT offset FROM filtered WHERE offset < 5"
-        assert sql(f"SELECT count(*) FROM ({few})").first()[0] == 5
+        assert present(sql(f"SELECT count(*) FROM ({few})").first())[0] == 5
         both = sql(f"SELECT count(*) FROM ({few} UNION ALL SELECT offset FROM filtered)")
-        assert both.first()[0] == 25
+        assert present(both.first())[0] == 25
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_a_temporary_view_of_the_format_is_planned_once(sql, topics, options):
+def test_a_temporary_view_of_the_format_is_planned_once(
+    sql: Callable[..., DataFrame], topics: Topics, options: Callable[..., str]
+) -> None:
     topic = topics.create()
     topics.fill(topic, 3)
     create = f"VIEW fixed (offset LONG) USING kafkalog OPTIONS ({options(subscribe=topic)})"
     sql(f"CREATE TEMPORARY {create}")
-    assert sql("SELECT count(*) FROM fixed").first()[0] == 3
+    assert present(sql("SELECT count(*) FROM fixed").first())[0] == 3
     topics.fill(topic, 2)
-    assert sql("SELECT count(*) FROM fixed").first()[0] == 3
+    assert present(sql("SELECT count(*) FROM fixed").first())[0] == 3
     sql(f"CREATE OR REPLACE TEMPORARY {create}")
-    assert sql("SELECT count(*) FROM fixed").first()[0] == 5
+    assert present(sql("SELECT count(*) FROM fixed").first())[0] == 5
 
 
-def test_insert_into_a_table_and_into_a_view(spark, sql, topics, table, options, read, servers):
+def test_insert_into_a_table_and_into_a_view(
+    spark: SparkSession,
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+    read: Callable[..., DataFrameReader],
+    servers: str,
+) -> None:
     topic = topics.create()
     name = table("key BINARY, value BINARY")
     sql(f"INSERT INTO {name} WITH ({options(topic=topic)}) VALUES (X'6B', X'76')")
@@ -199,7 +256,12 @@ def test_insert_into_a_table_and_into_a_view(spark, sql, topics, table, options,
     assert values_of(read, topic) == [("a", "0"), ("a", "1"), ("by", "api"), ("k", "v")]
 
 
-def test_writes_that_spark_withholds_the_options_from_are_refused(spark, sql, table, options):
+def test_writes_that_spark_withholds_the_options_from_are_refused(
+    spark: SparkSession,
+    sql: Callable[..., DataFrame],
+    table: Callable[..., str],
+    options: Callable[..., str],
+) -> None:
     name = table("key BINARY, value BINARY")
     way = "INSERT INTO t WITH (`kafka.bootstrap.servers` = '...', topic = '...') or df.writeTo("
     row = "SELECT CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value"
@@ -216,12 +278,19 @@ def test_writes_that_spark_withholds_the_options_from_are_refused(spark, sql, ta
     assert "A topic cannot be overwritten" in refused(lambda: sql(overwrite))[0]
 
 
-def test_a_table_as_a_stream(spark, sql, topics, table, options, servers):
+def test_a_table_as_a_stream(
+    spark: SparkSession,
+    sql: Callable[..., DataFrame],
+    topics: Topics,
+    table: Callable[..., str],
+    options: Callable[..., str],
+    servers: str,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 4)
     name = table()
 
-    def run(frame):
+    def run(frame: DataFrame) -> int:
         shown = f"m{uuid.uuid4().hex[:8]}"
         to_memory = frame.writeStream.format("memory").queryName(shown)
         to_memory.trigger(availableNow=True).start().awaitTermination()
@@ -238,6 +307,6 @@ def test_a_table_as_a_stream(spark, sql, topics, table, options, servers):
     )
 
 
-def test_spark_refuses_a_topic_in_place_of_a_table(sql):
+def test_spark_refuses_a_topic_in_place_of_a_table(sql: Callable[..., DataFrame]) -> None:
     with pytest.raises(Exception, match="UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"):
         sql("SELECT * FROM kafkalog.orders")

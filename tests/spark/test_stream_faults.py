@@ -2,11 +2,16 @@
 
 import json
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import EmbeddedBroker, LagListener
+from pyspark_kafkalog.source.lag_listener import QueryLag
 from tests.chaos.proxy import ChaosProxy, Kind, SeededFaults, no_fault
 from tests.spark.conftest import Topics
 from tests.spark.test_stream_read import Landing, every_offset, landing  # noqa: F401
@@ -15,13 +20,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
-def proxy():
+def proxy() -> Iterator[ChaosProxy]:
     with ChaosProxy() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def behind_proxy(proxy, tmp_path_factory):
+def behind_proxy(
+    proxy: ChaosProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedBroker]:
     broker = EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=proxy.advertised)
     broker.start()
     proxy.target = broker.bootstrap_servers
@@ -37,8 +44,8 @@ QUICK = {
 
 
 def test_a_stream_on_a_bad_network_with_a_restart_and_a_new_partition_has_every_offset_once(
-    spark, proxy, behind_proxy, tmp_path
-):
+    spark: SparkSession, proxy: ChaosProxy, behind_proxy: EmbeddedBroker, tmp_path: Path
+) -> None:
     topics = Topics(proxy.address)
     topic = topics.create(2)
     stream = Landing(spark, proxy.address, tmp_path)
@@ -65,7 +72,10 @@ def test_a_stream_on_a_bad_network_with_a_restart_and_a_new_partition_has_every_
     assert stream.offsets() == every_offset(4001, 2500, 700)
 
 
-def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(landing, topics):  # noqa: F811
+def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(
+    landing: Landing,  # noqa: F811
+    topics: Topics,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     # A pattern, which finds no topic for a moment without a complaint.
@@ -79,7 +89,7 @@ def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(landing, 
     assert landing.offsets() == every_offset(5)
 
 
-def committed(servers, group, topic, partitions):
+def committed(servers: str, group: str, topic: str, partitions: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     asked = [TopicPartition(topic, number) for number in range(partitions)]
     offsets = [each.offset for each in consumer.committed(asked, 10)]
@@ -87,7 +97,11 @@ def committed(servers, group, topic, partitions):
     return offsets
 
 
-def test_a_group_is_told_of_the_last_batch_of_available_now(landing, topics, servers):  # noqa: F811
+def test_a_group_is_told_of_the_last_batch_of_available_now(
+    landing: Landing,  # noqa: F811
+    topics: Topics,
+    servers: str,
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 30, 10)
     options = {
@@ -104,19 +118,25 @@ def test_a_group_is_told_of_the_last_batch_of_available_now(landing, topics, ser
     assert committed(servers, f"of-{topic}", topic, 2) == [31, 10]
 
 
-def test_a_group_is_not_told_of_a_batch_whose_sink_failed(spark, topics, servers, tmp_path):
+def test_a_group_is_not_told_of_a_batch_whose_sink_failed(
+    spark: SparkSession, topics: Topics, servers: str, tmp_path: Path
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     source = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
-    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 4}
+    options: dict[str, Any] = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 4,
+    }
     frame = source.options(commitOffsetsToGroup=f"of-{topic}", **options).load()
 
-    def run(sink):
+    def run(sink: Callable[[DataFrame, int], Any]) -> None:
         writer = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         query.awaitTermination(60)
 
-    def fails_at_the_second(batch, batch_id):
+    def fails_at_the_second(batch: DataFrame, batch_id: int) -> None:
         if batch_id:
             raise RuntimeError("the sink is full")
         assert batch.count() == 4
@@ -128,12 +148,16 @@ def test_a_group_is_not_told_of_a_batch_whose_sink_failed(spark, topics, servers
     assert committed(servers, f"of-{topic}", topic, 1) == [10]
 
 
-def test_a_listener_is_told_how_far_a_stream_is_behind(spark, landing, topics):  # noqa: F811
+def test_a_listener_is_told_how_far_a_stream_is_behind(
+    spark: SparkSession,
+    landing: Landing,  # noqa: F811
+    topics: Topics,
+) -> None:
     topic = topics.create()
     topics.fill(topic, 30)
     told, at_the_end = [], threading.Event()
 
-    def tell(lag):
+    def tell(lag: QueryLag) -> None:
         told.append(lag)
         if not lag.total:
             at_the_end.set()

@@ -2,53 +2,60 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def landing(spark, servers, tmp_path):
+def landing(spark: SparkSession, servers: str, tmp_path: Path) -> "Landing":
     """A query from topics to Parquet with a checkpoint, which may be run again and again."""
     return Landing(spark, servers, tmp_path)
 
 
 class Landing:
-    def __init__(self, spark, servers, directory):
+    def __init__(self, spark: SparkSession, servers: str, directory: Path) -> None:
         self.spark, self.servers = spark, servers
         self.target, self.checkpoint = str(directory / "target"), directory / "checkpoint"
 
-    def start(self, **options):
+    def start(self, **options: str | int) -> StreamingQuery:
         """A running query that looks for new records all the time."""
         return self._writer(options).trigger(processingTime="50 milliseconds").start(self.target)
 
-    def start_now(self, **options):
+    def start_now(self, **options: Any) -> StreamingQuery:
         """A running query that ends with what is there now."""
         return self._writer(options).trigger(availableNow=True).start(self.target)
 
-    def run(self, **options):
+    def run(self, **options: Any) -> int:
         """Reads what is there now and stops; returns how many rows that was."""
         query = self.start_now(**options)
         assert query.awaitTermination(60)
         return sum(progress.numInputRows for progress in query.recentProgress)
 
-    def offsets(self):
+    def offsets(self) -> list[Any]:
         """All (partition, offset) that the target holds, sorted."""
         rows = self.spark.read.parquet(self.target).select("partition", "offset").collect()
         return sorted(tuple(row) for row in rows)
 
-    def planned(self, batch):
+    def planned(self, batch: int) -> Any:
         """The offsets that Spark wrote before it ran a batch."""
         return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
 
-    def forget_all_batches_but_the_plan_of_the_first(self):
+    def forget_all_batches_but_the_plan_of_the_first(self) -> None:
         """As if the process had been killed while it ran its first batch."""
         for path in [*(self.checkpoint / "commits").iterdir(), *planned_files(self.checkpoint)]:
             path.unlink()
 
-    def _writer(self, options):
+    def _writer(self, options: Mapping[str, Any]) -> DataStreamWriter:
         source = self.spark.readStream.format("kafkalog")
         frame = source.option("kafka.bootstrap.servers", self.servers).options(**options).load()
         return frame.writeStream.format("parquet").option(
@@ -56,17 +63,19 @@ class Landing:
         )
 
 
-def planned_files(checkpoint: Path):
+def planned_files(checkpoint: Path) -> list[Any]:
     return [path for path in (checkpoint / "offsets").iterdir() if path.name.lstrip(".") != "0"]
 
 
-def every_offset(*counts):
+def every_offset(*counts: int) -> list[Any]:
     return [
         (partition, offset) for partition, count in enumerate(counts) for offset in range(count)
     ]
 
 
-def test_available_now_reads_what_is_new_each_time_and_every_offset_once(landing, topics):
+def test_available_now_reads_what_is_new_each_time_and_every_offset_once(
+    landing: Landing, topics: Topics
+) -> None:
     topic = topics.create(2)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     topics.fill(topic, 12_000, 5)
@@ -78,7 +87,7 @@ def test_available_now_reads_what_is_new_each_time_and_every_offset_once(landing
     assert landing.planned(0) == {topic: {"0": 12_000, "1": 5}}
 
 
-def test_a_running_query_goes_on_where_it_stopped(landing, topics):
+def test_a_running_query_goes_on_where_it_stopped(landing: Landing, topics: Topics) -> None:
     topic = topics.create()
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     for total in (4, 7):
@@ -89,7 +98,9 @@ def test_a_running_query_goes_on_where_it_stopped(landing, topics):
     assert landing.offsets() == every_offset(11)
 
 
-def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(landing, topics):
+def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(
+    landing: Landing, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     query = landing.start(subscribe=topic)
@@ -104,8 +115,8 @@ def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(landing,
 
 @pytest.mark.parametrize("begins", [0, 4])
 def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_loss(
-    landing, topics, begins
-):
+    landing: Landing, topics: Topics, begins: int
+) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
     topics.trim(topic, begins)
@@ -118,7 +129,9 @@ def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_l
         landing.run(**options)
 
 
-def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(landing, topics):
+def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(
+    landing: Landing, topics: Topics
+) -> None:
     topic = topics.create()
     topics.fill(topic, 5)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -133,7 +146,9 @@ def test_a_checkpoint_beyond_the_end_of_the_log_stops_the_query(landing, topics)
         landing.run(**options)
 
 
-def test_a_limit_for_each_trigger_holds_in_every_batch_up_to_the_end(landing, topics):
+def test_a_limit_for_each_trigger_holds_in_every_batch_up_to_the_end(
+    landing: Landing, topics: Topics
+) -> None:
     topic = topics.create(2)
     topics.fill(topic, 30, 10)
     limits = {"maxOffsetsPerTrigger": 15, "minOffsetsPerTrigger": 15}
@@ -146,7 +161,7 @@ def test_a_limit_for_each_trigger_holds_in_every_batch_up_to_the_end(landing, to
     assert landing.offsets() == every_offset(30, 10)
 
 
-def test_a_batch_waits_for_enough_offsets(landing, topics):
+def test_a_batch_waits_for_enough_offsets(landing: Landing, topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, 2)
     query = landing.start(subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger=5)
@@ -160,6 +175,6 @@ def test_a_batch_waits_for_enough_offsets(landing, topics):
     assert landing.offsets() == every_offset(7)
 
 
-def test_options_of_batch_reads_alone_are_refused(landing):
+def test_options_of_batch_reads_alone_are_refused(landing: Landing) -> None:
     with pytest.raises(Exception, match="InvalidOptionError: Option endingOffsets is not valid"):
         landing.run(subscribe="any", endingOffsets="latest")

@@ -4,17 +4,31 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+
+from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def copy(spark, servers, tmp_path):
+def copy(spark: SparkSession, servers: str, tmp_path: Path) -> Callable[..., None]:
     """Runs a query from one topic to another until nothing is left; may be run again."""
 
-    def run(source, target, statements=("value",), mode="append", limit=None, **options):
+    def run(
+        source: str,
+        target: str,
+        statements: Sequence[str] = ("value",),
+        mode: str = "append",
+        limit: int | None = None,
+        **options: Any,
+    ) -> None:
         frame = (
             spark.readStream.format("kafkalog")
             .option("kafka.bootstrap.servers", servers)
@@ -39,22 +53,24 @@ def copy(spark, servers, tmp_path):
             .start()
         )
         assert query.awaitTermination(180)
-        if query.exception() is not None:
-            raise query.exception()
+        if (failure := query.exception()) is not None:
+            raise failure
 
     return run
 
 
-def values_of(read, topic):
+def values_of(read: Callable[..., DataFrameReader], topic: str) -> list[Any]:
     return sorted(row.value for row in read(subscribe=topic).load().select("value").collect())
 
 
-def committed_values_of(read, topic):
-    options = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
+def committed_values_of(read: Callable[..., DataFrameReader], topic: str) -> list[Any]:
+    options: dict[str, Any] = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
     return sorted(row.value for row in read(**options).load().select("value").collect())
 
 
-def test_each_run_appends_what_is_new(copy, read, topics):
+def test_each_run_appends_what_is_new(
+    copy: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
+) -> None:
     source, target = topics.create(2), topics.create(2)
     topics.append(source, [b"1", b"2"])
     copy(source, target)
@@ -64,7 +80,9 @@ def test_each_run_appends_what_is_new(copy, read, topics):
     assert values_of(read, target) == [b"1", b"2", b"3"]
 
 
-def test_complete_mode_appends_the_whole_result_each_time(copy, read, topics):
+def test_complete_mode_appends_the_whole_result_each_time(
+    copy: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
+) -> None:
     source, target = topics.create(), topics.create()
     for expected in ([b"2"], [b"2", b"4"]):
         topics.append(source, [b"", b""], key=b"k")
@@ -72,7 +90,7 @@ def test_complete_mode_appends_the_whole_result_each_time(copy, read, topics):
         assert values_of(read, target) == expected
 
 
-def test_rows_that_are_no_records_stop_the_query(copy, topics):
+def test_rows_that_are_no_records_stop_the_query(copy: Callable[..., None], topics: Topics) -> None:
     source = topics.create()
     topics.append(source, [b"1"])
     with pytest.raises(Exception, match="InvalidRowError: Column 'value' must be string or binary"):
@@ -80,16 +98,18 @@ def test_rows_that_are_no_records_stop_the_query(copy, topics):
 
 
 @pytest.fixture
-def exactly_once(copy):
+def exactly_once(copy: Callable[..., None]) -> Callable[..., None]:
     """As `copy`, with a prefix for transactional ids."""
 
-    def run(source, target, prefix, **options):
+    def run(source: str, target: str, prefix: str, **options: int | tuple[str]) -> None:
         copy(source, target, transactionalIdPrefix=prefix, **options)
 
     return run
 
 
-def test_micro_batches_in_transactions_are_seen_whole(exactly_once, read, topics):
+def test_micro_batches_in_transactions_are_seen_whole(
+    exactly_once: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
+) -> None:
     source, target = topics.create(2), topics.create(2)
     for number in range(2):
         topics.append(source, [b"%d" % number, b"x"], partition=number)
@@ -98,7 +118,9 @@ def test_micro_batches_in_transactions_are_seen_whole(exactly_once, read, topics
         assert committed_values_of(read, target) == expected
 
 
-def test_a_prefix_of_another_query_is_refused(exactly_once, topics, tmp_path):
+def test_a_prefix_of_another_query_is_refused(
+    exactly_once: Callable[..., None], topics: Topics, tmp_path: Path
+) -> None:
     source, target = topics.create(), topics.create()
     topics.append(source, [b"1"])
     exactly_once(source, target, "shared")
@@ -110,10 +132,10 @@ def test_a_prefix_of_another_query_is_refused(exactly_once, topics, tmp_path):
 
 
 @pytest.fixture
-def forget_micro_batch(tmp_path):
+def forget_micro_batch(tmp_path: Path) -> Callable[[int], None]:
     """Makes of the checkpoint the copy that was taken before this micro-batch was planned."""
 
-    def forget(batch):
+    def forget(batch: int) -> None:
         checkpoint = tmp_path / "checkpoint"
         for log in ("offsets", "commits"):
             (checkpoint / log / str(batch)).unlink()
@@ -123,8 +145,11 @@ def forget_micro_batch(tmp_path):
 
 
 def test_a_micro_batch_of_other_rows_is_not_taken_for_the_committed_one_of_its_number(
-    exactly_once, forget_micro_batch, read, topics
-):
+    exactly_once: Callable[..., None],
+    forget_micro_batch: Callable[[int], None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     """An older checkpoint, a limit, and records that came meanwhile: as many rows, and others."""
     source, target = topics.create(2), topics.create(2)
     topics.fill(source, 150, 150)
@@ -139,8 +164,11 @@ def test_a_micro_batch_of_other_rows_is_not_taken_for_the_committed_one_of_its_n
 
 
 def test_a_micro_batch_of_the_same_offsets_is_the_committed_one_whatever_its_rows_are(
-    exactly_once, forget_micro_batch, read, topics
-):
+    exactly_once: Callable[..., None],
+    forget_micro_batch: Callable[[int], None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+) -> None:
     source, target = topics.create(2), topics.create(2)
     topics.fill(source, 60, 60)
     statements = ("concat(value, '|', cast(current_timestamp() as string)) value",)
@@ -160,13 +188,18 @@ HISTORY_SEED = int(
 
 @pytest.mark.long
 def test_a_history_of_limits_and_old_checkpoints_shows_each_row_once(
-    exactly_once, read, topics, tmp_path, capsys
-):
+    exactly_once: Callable[..., None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """What `tests/property/test_sink_property.py` does without Spark, for a few runs with it."""
     chance = random.Random(HISTORY_SEED)
     source, target = topics.create(2), topics.create(2)
     checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
-    prefix, refused, twice = f"p-{target}", 0, Counter()
+    prefix, refused = f"p-{target}", 0
+    twice: Counter[Any] = Counter()
     for number in range(6):
         values = [b"%d-%d" % (number, row) for row in range(chance.choice([8, 16, 24]))]
         topics.append(source, values, partition=chance.randrange(2))

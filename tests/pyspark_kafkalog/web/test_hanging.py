@@ -5,8 +5,10 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 from kafka.structs import TopicPartition
@@ -18,7 +20,7 @@ from pyspark_kafkalog.web import brokers as asking
 from pyspark_kafkalog.web.app import PageSettings
 from pyspark_kafkalog.web.brokers import Brokers
 from pyspark_kafkalog.web.figures import Measure
-from tests.pyspark_kafkalog.web.conftest import config, serving
+from tests.pyspark_kafkalog.web.conftest import Page, config, serving
 from tests.pyspark_kafkalog.web.large_cluster import (
     END,
     HOSTILE_TOPIC,
@@ -31,18 +33,18 @@ IMPATIENT = {"request_timeout_ms": "400", "socket_connection_setup_timeout_ms": 
 
 
 @pytest.fixture
-def mute():
+def mute() -> Iterator[socket.socket]:
     """A server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.setblocking(False)
         yield door
 
 
-def port_of(door):
+def port_of(door: socket.socket) -> Any:
     return door.getsockname()[1]
 
 
-def connections(door):
+def connections(door: socket.socket) -> int:
     """How many were made since the last time."""
     count = 0
     with suppress(BlockingIOError):
@@ -52,13 +54,18 @@ def connections(door):
     return count
 
 
-def timed(ask, *arguments, **query):
+_Asked = TypeVar("_Asked")
+
+
+def timed(ask: Callable[..., _Asked], *arguments: object, **query: str) -> tuple[_Asked, float]:
     began_s = time.monotonic()
     answer = ask(*arguments, **query)
     return answer, time.monotonic() - began_s
 
 
-def test_one_broker_that_hangs_costs_what_it_alone_knows(servers, mute, new_topic, write):
+def test_one_broker_that_hangs_costs_what_it_alone_knows(
+    servers: str, mute: socket.socket, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(1)
     write(topic, *[(None, b"x")] * 5)
     brokers = Brokers(config(servers, **IMPATIENT))
@@ -87,7 +94,7 @@ def test_one_broker_that_hangs_costs_what_it_alone_knows(servers, mute, new_topi
         brokers.close()
 
 
-def test_a_cluster_that_hangs_is_shown_as_it_was(monkeypatch):
+def test_a_cluster_that_hangs_is_shown_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_QUIET_MS", 0)
     monkeypatch.setattr(asking, "_FRESH_MS", 0)
     with (
@@ -107,7 +114,7 @@ def test_a_cluster_that_hangs_is_shown_as_it_was(monkeypatch):
         wait_until(lambda: 'class="missing"' not in page.get("/").text, "all that there is")
 
 
-def test_a_cluster_that_never_answers_is_a_sentence(mute):
+def test_a_cluster_that_never_answers_is_a_sentence(mute: socket.socket) -> None:
     with serving(PageSettings(config(f"127.0.0.1:{port_of(mute)}", **IMPATIENT))) as page:
         for path in ("/", "/records?topic=a", "/group?name=a"):
             answer, took_s = timed(page.get, path)
@@ -117,7 +124,7 @@ def test_a_cluster_that_never_answers_is_a_sentence(mute):
         assert page.get("/static/page.js").status == 200
 
 
-def test_a_topic_of_10_000_partitions_is_paged():
+def test_a_topic_of_10_000_partitions_is_paged() -> None:
     with (
         large_cluster() as broker,
         serving(PageSettings(config(broker.bootstrap_servers, request_timeout_ms="30000"))) as page,
@@ -137,7 +144,9 @@ def test_a_topic_of_10_000_partitions_is_paged():
             assert each.text.count("<script") == 1
 
 
-def test_a_target_that_hangs_is_a_sentence(servers, mute, monkeypatch):
+def test_a_target_that_hangs_is_a_sentence(
+    servers: str, mute: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_kafkalog.web.loads._WAIT_S", 0.2)
     target = f"sql:postgresql+psycopg://u:swordfish@127.0.0.1:{port_of(mute)}/d#t"
     with serving(PageSettings(config(servers), (target, "parquet:/nowhere/at/all"))) as page:
@@ -149,7 +158,9 @@ def test_a_target_that_hangs_is_a_sentence(servers, mute, monkeypatch):
             assert took_s < 2 + BUSY_S
 
 
-def test_a_registry_that_hangs_leaves_values_as_they_are(servers, mute, new_topic, write):
+def test_a_registry_that_hangs_leaves_values_as_they_are(
+    servers: str, mute: socket.socket, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic()
     write(topic, *[(None, b"\x00\x00\x00\x00\x07payload")] * 30)
     url = f"http://127.0.0.1:{port_of(mute)}"
@@ -162,7 +173,9 @@ def test_a_registry_that_hangs_leaves_values_as_they_are(servers, mute, new_topi
         assert took_s < 2 + BUSY_S
 
 
-def test_who_saves_and_takes_nothing_holds_up_nobody(page, new_topic, write):
+def test_who_saves_and_takes_nothing_holds_up_nobody(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(**{"max.message.bytes": "20000000"})
     write(topic, (None, b"x" * 16_000_000))
     path = f"/value?topic={topic}&offset=0"

@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -9,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.decoding.registry import RegistryConfig
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -16,31 +20,35 @@ from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from pyspark_kafkalog.web.app import PageSettings
 from pyspark_kafkalog.web.formats import NOTHING
+from tests.pyspark_kafkalog.decoding.registry_stub import Registry
 from tests.pyspark_kafkalog.decoding.registry_stub import serving as serving_registry
 from tests.pyspark_kafkalog.warehouse.rows_loader import write_rows
-from tests.pyspark_kafkalog.web.conftest import config, serving
+from tests.pyspark_kafkalog.web.conftest import Answer, Page, config, serving
 from tests.support.patience import EVENT_S, wait_until
+from tests.support.present import present
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
-def row_of(answer, name):
+def row_of(answer: Answer, name: str) -> list[str]:
     assert answer.status == 200, answer.text
     (row,) = [row for row in answer.rows if row and row[0] == name]
     return row
 
 
-def offsets_of(answer):
+def offsets_of(answer: Answer) -> list[Any]:
     assert answer.status == 200, answer.text
     return [int(row[0]) for row in answer.rows[1:] if len(row) == 4]
 
 
-def link(answer, rel):
+def link(answer: Answer, rel: str) -> str | None:
     found = re.search(rf'<a rel="{rel}" href="([^"]+)"', answer.text)
-    return found and found[1].replace("&amp;", "&")
+    return found[1].replace("&amp;", "&") if found else None
 
 
-def test_topics_have_their_figures(page, new_topic, write):
+def test_topics_have_their_figures(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(3)
     page.get("/topic", name=topic)
     write(topic, *[(b"k", b"x" * 100)] * 20, partition=1)
@@ -49,16 +57,18 @@ def test_topics_have_their_figures(page, new_topic, write):
     assert re.fullmatch(r"[\d.]+\s(B|KiB)", size)
 
 
-def test_throughput_is_what_two_looks_have_between_them(page, new_topic, write):
+def test_throughput_is_what_two_looks_have_between_them(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(2)
     page.get("/topic", name=topic)
     write(topic, *[(b"k", b"x" * 1000)] * 50)
 
-    def growth():
+    def grown() -> list[str] | None:
         found = [row for row in page.get("/", q=topic, live="1").rows if row[0] == topic]
         return found[0] if found and found[0][4] not in (NOTHING, "0") else None
 
-    _, _, _, records, rate, _, growth, _ = wait_until(growth, "a rate")
+    _, _, _, records, rate, _, growth, _ = present(wait_until(grown, "a rate"))
     assert (records, growth[-2:]) == ("50", "/s")
     assert float(rate) > 0
     live = page.get("/", q=topic, live="1").text
@@ -66,12 +76,15 @@ def test_throughput_is_what_two_looks_have_between_them(page, new_topic, write):
     assert topic in live
 
 
-def test_topics_are_found_and_paged(page, new_topic, monkeypatch):
+def test_topics_are_found_and_paged(
+    page: Page, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_kafkalog.web.tables._ROWS_A_PAGE", 2)
     names = sorted(new_topic() for _ in range(5))
     page.get("/topic", name=names[-1])
     wanted = {name.upper() for name in names}
-    found, path = set(), f"/?q={names[0][:5].upper()}"
+    found: set[str] = set()
+    path: str | None = f"/?q={names[0][:5].upper()}"
     while path:
         answer = page.get(path)
         found |= {row[0].upper() for row in answer.rows[1:]}
@@ -80,13 +93,15 @@ def test_topics_are_found_and_paged(page, new_topic, monkeypatch):
     assert "No topic has" in page.get("/", q="nothing-like-it").text
 
 
-def sort_by(answer, words):
+def sort_by(answer: Answer, words: str) -> str | Any:
     """The page that a click on the head of a column leads to."""
     found = re.search(rf'<a href="([^"]+)" title="Sort by this">{words}</a>', answer.text)
-    return found[1].replace("&amp;", "&")
+    return present(found)[1].replace("&amp;", "&")
 
 
-def test_topics_are_sorted_by_any_figure(page, cluster, write, monkeypatch):
+def test_topics_are_sorted_by_any_figure(
+    page: Page, cluster: Cluster, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_kafkalog.web.tables._ROWS_A_PAGE", 2)
     small, large, wide = topics = ["sorted-a", "sorted-b", "sorted-c"]
     for topic, partitions in zip(topics, (1, 1, 3), strict=True):
@@ -96,8 +111,8 @@ def test_topics_are_sorted_by_any_figure(page, cluster, write, monkeypatch):
     page.get("/topic", name=wide)
     first = page.get("/", q="sorted-")
 
-    def names(answer):
-        answers = [answer, page.get(link(answer, "next"))]
+    def names(answer: Answer) -> list[Any]:
+        answers = [answer, page.get(present(link(answer, "next")))]
         return [row[0] for each in answers for row in each.rows[1:]]
 
     assert names(first) == [small, large, wide]
@@ -117,7 +132,9 @@ def test_topics_are_sorted_by_any_figure(page, cluster, write, monkeypatch):
     assert "Not sorted by “Size”" in refused.text
 
 
-def test_partitions_and_groups_are_sorted(page, new_topic, write, cluster):
+def test_partitions_and_groups_are_sorted(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None], cluster: Cluster
+) -> None:
     topic = new_topic(120)
     write(topic, *[(None, b"x")] * 2, partition=110)
     write(topic, *[(None, b"x")] * 5, partition=7)
@@ -135,7 +152,9 @@ def test_partitions_and_groups_are_sorted(page, new_topic, write, cluster):
 
 
 @pytest.mark.parametrize("sort", ["nothing", "-", "replicas", HOSTILE])
-def test_what_nothing_is_sorted_by_is_ignored(page, new_topic, sort):
+def test_what_nothing_is_sorted_by_is_ignored(
+    page: Page, new_topic: Callable[..., str], sort: str
+) -> None:
     topic = new_topic()
     page.get("/topic", name=topic)
     answer = page.get("/", q=topic, sort=sort)
@@ -144,19 +163,23 @@ def test_what_nothing_is_sorted_by_is_ignored(page, new_topic, sort):
     assert HOSTILE not in answer.text
 
 
-def test_a_topic_has_its_partitions(page, new_topic, write):
+def test_a_topic_has_its_partitions(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(150, retention_ms="12345678")
     write(topic, *[(None, b"x")] * 7, partition=120)
     first = page.get("/topic", name=topic)
     assert [row[0] for row in first.rows[1:101]] == [str(number) for number in range(100)]
     assert ["retention.ms", "12345678"] in first.rows
-    row = row_of(page.get(link(first, "next")), "120")
+    row = row_of(page.get(present(link(first, "next"))), "120")
     assert row[:8] == ["120", "1", "1", "", "0", "7", "7", NOTHING]
     assert row_of(page.get("/topic", name=topic, partition="120"), "120")[5] == "7"
     assert "All partitions are well." in page.get("/topic", name=topic, unwell="1").text
 
 
-def test_records_are_paged_back_and_forth_without_gaps(page, new_topic, write):
+def test_records_are_paged_back_and_forth_without_gaps(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic()
     write(topic, *[(b"%d" % number, b"v%d" % number) for number in range(120)])
     answer = page.get("/records", topic=topic, partition="0")
@@ -173,7 +196,9 @@ def test_records_are_paged_back_and_forth_without_gaps(page, new_topic, write):
     assert seen == list(range(120))
 
 
-def test_records_before_a_long_gap_are_found(page, new_topic, write, servers):
+def test_records_before_a_long_gap_are_found(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None], servers: str
+) -> None:
     topic = new_topic()
     write(topic, *[(b"early", b"x")] * 3)
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
@@ -188,14 +213,16 @@ def test_records_before_a_long_gap_are_found(page, new_topic, write, servers):
         assert offsets_of(committed.get("/records", topic=topic)) == [0, 1, 2, 504]
 
 
-def test_records_from_an_offset_and_a_time(page, new_topic, servers):
+def test_records_from_an_offset_and_a_time(
+    page: Page, new_topic: Callable[..., str], servers: str
+) -> None:
     topic = new_topic()
     producer = Producer({"bootstrap.servers": servers})
     for number in range(10):
         producer.produce(topic, b"x", timestamp=1_700_000_000_000 + number * 1000)
     producer.flush(EVENT_S)
 
-    def at(place):
+    def at(place: str) -> Any:
         return offsets_of(page.get("/records", topic=topic, at=place))
 
     assert at("7") == [7, 8, 9]
@@ -209,9 +236,13 @@ def test_records_from_an_offset_and_a_time(page, new_topic, servers):
     assert HOSTILE not in wrong.text
 
 
-def test_records_are_searched(page, new_topic, write):
+def test_records_are_searched(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic()
-    records = [(b"key-%d" % number, b"value") for number in range(200)]
+    records: list[tuple[bytes, str | bytes | None]] = [
+        (b"key-%d" % number, b"value") for number in range(200)
+    ]
     records[150] = b"key-150", b'{"name": "M\xc3\x9cLLER"}'
     records[160] = b"key-160", json.dumps({"name": 'Møller "the" second'})
     records[170] = b"\x00\xff\x01", None
@@ -227,7 +258,12 @@ def test_records_are_searched(page, new_topic, write):
     assert "0 with “nothing” in offsets 0 to 199" in none.text
 
 
-def test_a_search_says_how_far_it_came(page, new_topic, write, monkeypatch):
+def test_a_search_says_how_far_it_came(
+    page: Page,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pyspark_kafkalog.web.records._SEARCHED_BYTES", 1)
     topic = new_topic()
     write(topic, *[(None, b"x" * 400_000)] * 8, (None, b"needle"))
@@ -241,14 +277,16 @@ def test_a_search_says_how_far_it_came(page, new_topic, write, monkeypatch):
     assert looks > 2
 
 
-def test_values_are_shown_as_what_they_are(page, new_topic, write):
+def test_values_are_shown_as_what_they_are(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic()
     exact = b'{"n":12345678901234567890123,"f":1.10,"a":[],"o":{"x":[1,"]"]}}'
     write(topic, (b"", exact), ("ключ", None), (b"\xfe\x00", b"a\x1b[31mred" + b" text" * 20))
     text = page.get("/records", topic=topic).text
     assert '<span class="kind">empty</span>' in text
     assert '<span class="kind">null</span>' in text
-    pretty = re.search(r"<pre[^>]*>(.*?)</pre>", text, re.DOTALL)[1].replace("&#34;", '"')
+    pretty = present(re.search(r"<pre[^>]*>(.*?)</pre>", text, re.DOTALL))[1].replace("&#34;", '"')
     assert json.loads(pretty) == json.loads(exact)
     assert '\n  "n": 12345678901234567890123,\n  "f": 1.10,\n  "a": [],\n  "o": {\n' in pretty
     assert "ключ" in text
@@ -256,7 +294,9 @@ def test_values_are_shown_as_what_they_are(page, new_topic, write):
     assert "a␛[31mred" in text
 
 
-def test_large_values_are_cut_and_can_be_saved(page, new_topic, write):
+def test_large_values_are_cut_and_can_be_saved(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None]
+) -> None:
     topic = new_topic(max_message_bytes="5000000")
     value = b"<b>" + b"x" * 3_000_000
     write(topic, (b"k", value), (b"k", b"\x00" + value))
@@ -272,7 +312,9 @@ def test_large_values_are_cut_and_can_be_saved(page, new_topic, write):
     assert page.get("/value", topic=topic, partition="0", offset="0", part="all").status == 400
 
 
-def test_what_others_wrote_is_text_and_nothing_else(page, new_topic, write, cluster):
+def test_what_others_wrote_is_text_and_nothing_else(
+    page: Page, new_topic: Callable[..., str], write: Callable[..., None], cluster: Cluster
+) -> None:
     topic = new_topic()
     write(topic, (HOSTILE, HOSTILE), (b"k", json.dumps({"x": HOSTILE})), headers={HOSTILE: HOSTILE})
     commit_offsets(cluster, HOSTILE, {TopicPartition(topic, 0): 1})
@@ -291,7 +333,13 @@ def test_what_others_wrote_is_text_and_nothing_else(page, new_topic, write, clus
         assert " onerror=alert(1)&gt;" in text or path.startswith("/<")
 
 
-def test_groups_have_members_and_lag(page, new_topic, write, cluster, servers):
+def test_groups_have_members_and_lag(
+    page: Page,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    cluster: Cluster,
+    servers: str,
+) -> None:
     topic = new_topic(2)
     for partition in (0, 1):
         write(topic, *[(None, b"x")] * 10, partition=partition)
@@ -308,7 +356,7 @@ def test_groups_have_members_and_lag(page, new_topic, write, cluster, servers):
     try:
         consumer.subscribe([topic])
         message = wait_until(lambda: consumer.poll(0.1), "a record", pause_s=0)
-        consumer.commit(message, asynchronous=False)
+        consumer.commit(message=present(message), asynchronous=False)
         page.get("/topic", name=topic)
         answer = page.get("/groups", q=topic)
         assert row_of(answer, f"idle-{topic}") == [
@@ -325,13 +373,19 @@ def test_groups_have_members_and_lag(page, new_topic, write, cluster, servers):
     assert page.get("/group", name="nobody").status == 404
 
 
-def test_brokers(page, servers):
+def test_brokers(page: Page, servers: str) -> None:
     row = page.get("/brokers").rows[1]
     assert row[:2] == ["1", f"{servers} controller"]
     assert row[3].startswith("as Kafka 4.")
 
 
-def test_loads_have_their_commit_and_lag(servers, new_topic, write, cluster, tmp_path):
+def test_loads_have_their_commit_and_lag(
+    servers: str,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    cluster: Cluster,
+    tmp_path: Path,
+) -> None:
     topic = new_topic(2)
     write(topic, *[(None, b"x")] * 10)
     write(topic, *[(None, b"x")] * 3, partition=1)
@@ -363,19 +417,21 @@ def test_loads_have_their_commit_and_lag(servers, new_topic, write, cluster, tmp
         ("/static/", 404),
     ],
 )
-def test_what_is_not_there_is_a_page_that_says_so(page, path, status):
+def test_what_is_not_there_is_a_page_that_says_so(page: Page, path: str, status: int) -> None:
     answer = page.get(path)
     assert answer.status == status
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
 @pytest.fixture
-def registry():
+def registry() -> Iterator[Registry]:
     with serving_registry() as running:
         yield running
 
 
-def test_values_are_decoded_by_their_schemas(servers, new_topic, write, registry):
+def test_values_are_decoded_by_their_schemas(
+    servers: str, new_topic: Callable[..., str], write: Callable[..., None], registry: Registry
+) -> None:
     avro = {
         "type": "record",
         "name": "Order",
@@ -391,7 +447,7 @@ def test_values_are_decoded_by_their_schemas(servers, new_topic, write, registry
     by_json = registry.register("j-value", '{"type": "object"}', "JSON")
     topic = new_topic()
 
-    def framed(schema_id, rest):
+    def framed(schema_id: int, rest: bytes) -> bytes:
         return b"\0" + schema_id.to_bytes(4, "big") + rest
 
     write(
