@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
+    """A topic's line in a table."""
+
     name: str
     partitions: Sequence[PartitionMetadata]
     figures: Figures = _UNKNOWN
@@ -29,6 +31,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
+    """A partition's line in a table."""
+
     at: PartitionMetadata
     figures: Figures = _UNKNOWN
 

@@ -143,7 +143,7 @@ def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(
 ) -> None:
     """Else the answer to the one would be taken for that to the other."""
 
-    def outcome(number, asked):
+    def outcome(number: int, asked: IsrChange) -> Any:
         if number == 1:
             raise NotControllerError()
         return granted(asked) if asked.isr == (1, 3) else IneligibleReplicaError()

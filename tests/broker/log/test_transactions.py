@@ -406,10 +406,10 @@ def test_a_reader_keeps_what_was_committed_and_nothing_else(
         assert committed(log) == [row for row in kept if row[0] < stable]
 
 
-def test_a_batch_that_was_aborted_is_not_said_to_be_there(log):
+def test_a_batch_that_was_aborted_is_not_said_to_be_there(log: Log) -> None:
     """librdkafka gives the next transaction's records its numbers, where its answer was lost."""
 
-    def send(value, sequence, count=1):
+    def send(value: bytes, sequence: int, count: int = 1) -> LogAppendInfo:
         records = batch([value] * count, producer=(1, 0, sequence), transactional=True)
         return log.append(records, 0, transactional=True)
 
