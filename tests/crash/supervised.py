@@ -42,7 +42,10 @@ class Supervised:
     def code(self) -> int | None:
         """What it ended with; None while it runs."""
         assert self._process is not None
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None:
+            self._forget()
+        return code
 
     def start(self) -> None:
         self.life += 1
@@ -70,7 +73,6 @@ class Supervised:
         code = self.code
         if code or (code == 0 and self._has_work()):
             self.failures += code != 0
-            self._forget()
             self.start()
 
     def retire(self) -> None:
