@@ -38,17 +38,9 @@ def target_of(target: str, topic: str) -> str:
             f"topic {topic!r} has a name that is none of Kafka's, and might lead out of the place "
             "that {topic} stands in: load it by itself, into a target without {topic}"
         )
-    kind, colon, place = target.partition(":")
-    table = topic.replace(".", "_")
-    if kind == "sql":
-        url, mark, name = place.rpartition("#")
-        place = url.replace(TOPIC, topic) + mark + name.replace(TOPIC, table)
-    elif kind == "iceberg":
-        name, mark, query = place.partition("?")
-        place = name.replace(TOPIC, table) + mark + query.replace(TOPIC, topic)
-    else:
-        place = place.replace(TOPIC, topic)
-    return kind + colon + place
+    before, table, after = _parts(target)
+    named = table.replace(TOPIC, topic.replace(".", "_"))
+    return before.replace(TOPIC, topic) + named + after.replace(TOPIC, topic)
 
 
 def name_of(name: str, topic: str) -> str:
@@ -60,10 +52,22 @@ def meeting(target: str, topics: Iterable[str]) -> dict[str, list[str]]:
     """The topics that would share a table with others, each with all that do. Databases and
     catalogs may take names for one that differ by their case alone."""
     places: dict[str, list[str]] = defaultdict(list)
-    is_table = target.partition(":")[0] in ("sql", "iceberg")
     for topic in topics:
-        place = target_of(target, topic)
-        places[place.lower() if is_table else place].append(topic)
+        before, table, after = _parts(target_of(target, topic))
+        places[before + table.lower() + after].append(topic)
     return {
         topic: together for together in places.values() if len(together) > 1 for topic in together
     }
+
+
+def _parts(target: str) -> tuple[str, str, str]:
+    """What comes before the name of a table, that name, and what comes after it; empty where the
+    target is a directory."""
+    kind, colon, place = target.partition(":")
+    if kind == "sql":
+        url, mark, table = place.rpartition("#")
+        return kind + colon + url + mark, table, ""
+    if kind == "iceberg":
+        table, mark, query = place.partition("?")
+        return kind + colon, table, mark + query
+    return target, "", ""

@@ -24,6 +24,12 @@ def test_topics_have_places_of_their_own_or_are_told_of(names: list[str]) -> Non
             assert not shared
 
 
+def test_tables_whose_names_differ_by_case_alone_are_one() -> None:
+    assert meeting("sql:x://h/d#{topic}", ["a", "A", "b"]) == {"a": ["a", "A"], "A": ["a", "A"]}
+    assert meeting("iceberg:n.{topic}?uri=x", ["a", "A"]).keys() == {"a", "A"}
+    assert meeting("sql:sqlite:////d/{topic}.db#t", ["a", "A"]) == {}
+
+
 @given(topics)
 def test_no_topic_leads_out_of_a_directory(topic: str) -> None:
     path = target_of("parquet:/lake/{topic}", topic).removeprefix("parquet:")
