@@ -33,7 +33,7 @@ ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
 of them, but remembers the last alone: snapshots of producers hold no more, here as in Apache Kafka
 3.9.1, which does the same after a kill too, and which doubles them where one of them is refused for
 want of replicas in sync and the next one is not: see `broker.replica.refused`."""
-PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT")
+PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE")
 COORDINATORS_PASSING = (
     "NOT_COORDINATOR",
     "COORDINATOR_NOT_AVAILABLE",
