@@ -150,7 +150,13 @@ def _pickled(landing: Landing) -> bytes:
         return pickle.dumps(landing)
     from pyspark import cloudpickle
 
-    pickled: bytes = cloudpickle.dumps(landing)  # type: ignore[no-untyped-call]
+    try:
+        pickled: bytes = cloudpickle.dumps(landing)  # type: ignore[no-untyped-call]
+    except Exception as error:  # of its own for each thing that cannot be pickled
+        raise InvalidOptionError(
+            f"transform cannot go to the processes that land records ({error}): leave out of it "
+            "what belongs to this process, such as locks, files and connections"
+        ) from error
     return pickled
 
 

@@ -3,7 +3,8 @@
 Started by worker_pool.py with a connection, by which come a pickled Landing and then tasks, lists
 of ranges, each of which is answered by a Report; then the Landing of the next load, if there is
 one. A worker ends when the connection does, also in the middle of a task: whoever started it is
-gone, or does not want it any more.
+gone, or does not want it any more. What a function of the user's forks has no part in that: a child
+that held the connection, too, would keep its end from the driver, and might answer once more.
 """
 
 import os
@@ -22,6 +23,9 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.landing import Landed, Landing, land
 from pyspark_kafkalog.warehouse.verify import task_failed
 
+DRIVERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What ends drivers, and no worker: it starts with these blocked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -39,19 +43,22 @@ def main(descriptor: int) -> None:
     """Does what comes by the connection with this descriptor, until it ends."""
     # Ctrl-C goes to all processes of a terminal, SIGTERM to all of a service. The driver ends its
     # workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in DRIVERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_SIGNALS)
     connection = Connection(descriptor)
+    os.register_at_fork(after_in_child=connection.close)
     messages: SimpleQueue[bytes | Sequence[OffsetRange]] = SimpleQueue()
     threading.Thread(target=_receive, args=[connection, messages], daemon=True).start()
-    landing: Landing | None = None
+    landing: Landing | Failure | None = None
     while True:
         message = messages.get()
         if isinstance(message, bytes):
-            landing = pickle.loads(message)
+            landing = _unpickled(message)
         else:
             assert landing is not None
-            connection.send(_report(landing, message))
+            report = landing if isinstance(landing, Failure) else _report(landing, message)
+            connection.send(report)
 
 
 def _receive(
@@ -64,10 +71,24 @@ def _receive(
         os._exit(1)
 
 
+def _unpickled(landing: bytes) -> Landing | Failure:
+    try:
+        unpickled: Landing = pickle.loads(landing)
+    except Exception as error:  # what a function of the user's needs is not here
+        return _failure(error)
+    return unpickled
+
+
 def _report(landing: Landing, task: Sequence[OffsetRange]) -> Report:
     try:
         return list(land(landing, task))
     except Exception as error:
-        if not isinstance(error, KafkalogError):
-            error = task_failed(f"{type(error).__name__}: {error}")
-        return Failure(error, traceback.format_exc())
+        return _failure(error)
+
+
+def _failure(error: Exception) -> Failure:
+    # A class of the user's may be one that the driver cannot unpickle.
+    if not type(error).__module__.startswith("pyspark_kafkalog."):
+        error = task_failed(f"{type(error).__name__}: {error}")
+    assert isinstance(error, KafkalogError)
+    return Failure(error, traceback.format_exc())

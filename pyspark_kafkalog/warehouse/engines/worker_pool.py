@@ -4,6 +4,7 @@ A worker that comes back well waits for the next load; one that does not is kill
 in the middle of a task. Thread-safe.
 """
 
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.warehouse.engines.local_worker import DRIVERS_SIGNALS
 
 _END_S = 10.0
 """How long an ended worker may take to be gone, which a kill does at once."""
@@ -35,13 +37,18 @@ class Worker:
                 "main(int(sys.argv[1]))"
             )
             number = theirs.fileno()
-            process = subprocess.Popen(
-                [sys.executable, "-c", program, str(number), *sys.path],
-                stdin=subprocess.DEVNULL,
-                # What a function of the user's prints; standard output is the command's own.
-                stdout=2,
-                pass_fds=[number],
-            )
+            # Inherited: until the worker ignores them, they would end it in the middle of a start.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_SIGNALS)
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", program, str(number), *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    # What a function of the user's prints; standard output is the command's own.
+                    stdout=2,
+                    pass_fds=[number],
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return cls(process, ours)
 
     @property

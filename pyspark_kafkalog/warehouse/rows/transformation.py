@@ -31,7 +31,8 @@ def takes_batches(function: Callable[..., Any]) -> bool:
 
 def transformed(function: Batches, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """What a function of batches makes of one; raises InvalidOptionError when that is no batch."""
-    result = function(pa.Table.from_batches([batch]) if _kind(function) == "Table" else batch)
+    is_table = _kind(function) == "Table"
+    result = _called(function, pa.Table.from_batches([batch]) if is_table else batch)
     if isinstance(result, pa.RecordBatch):
         yield result
     elif isinstance(result, pa.Table):
@@ -52,7 +53,7 @@ def transformed_schema(function: Batches, schema: pa.Schema) -> pa.Schema:
     if _kind(function) != "Table":
         columns = [pa.array([], field.type) for field in schema]
         empty = pa.RecordBatch.from_arrays(columns, schema=schema)
-    result = function(empty)
+    result = _called(function, empty)
     if not isinstance(result, (pa.RecordBatch, pa.Table)):
         raise InvalidOptionError(
             f"transform returned a {type(result).__name__} for a batch without rows: it is called "
@@ -60,6 +61,16 @@ def transformed_schema(function: Batches, schema: pa.Schema) -> pa.Schema:
             "Table with the columns that it makes"
         )
     return storable(result.schema)
+
+
+def _called(function: Batches, rows: Any) -> Any:
+    try:
+        return function(rows)
+    except SystemExit as error:
+        # Else it would end a thread, or a worker, without a word.
+        raise InvalidOptionError(
+            "transform called sys.exit(): raise an error where the load is to fail"
+        ) from error
 
 
 def _kind(function: Callable[..., Any]) -> str | None:

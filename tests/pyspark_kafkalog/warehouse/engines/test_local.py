@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +289,96 @@ def test_a_load_of_nothing_new_and_one_of_a_little_need_no_java(
     first, second = (json.loads(each.stdout) for each in said)
     assert (first["records"], first["commit"]) == (RECORDS * PARTITIONS, "1")
     assert second["commit"] is None
+
+
+def test_a_worker_that_ends_is_missed_though_what_it_forked_lives_on(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    child = tmp_path / "child"
+
+    def forks(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows:
+            if os.fork() == 0:
+                child.write_text(str(os.getpid()))
+                signal.pause()
+            while not (child.exists() and child.read_text()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return rows
+
+    target = f"parquet:{tmp_path / 'table'}"
+    try:
+        with cut_off(60), pytest.raises(KafkalogError, match="ended by signal 9"):
+            pyspark_kafkalog.load(None, "n", target, options(servers, topic), transform=forks)
+    finally:
+        os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+def test_a_fork_that_returns_reports_nothing_and_ends(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    def forks(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows and os.fork() == 0:
+            (tmp_path / f"child-{os.getpid()}").touch()
+        return rows
+
+    target = f"parquet:{tmp_path / 'table'}"
+    pyspark_kafkalog.load(None, "n", target, options(servers, topic), transform=forks)
+    children = [int(path.name.removeprefix("child-")) for path in tmp_path.glob("child-*")]
+    assert children
+    wait_until(lambda: not any(map(is_there, children)), lambda: children)
+
+
+@contextmanager
+def cut_off(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in a body that takes longer; in the main thread."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_functions_that_cannot_be_sent_and_errors_that_cannot_come_back_are_told(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    class OwnError(KafkalogError):
+        def __init__(self, one: str, two: str) -> None:
+            super().__init__(one)
+
+    lock = threading.Lock()
+
+    def locks(rows: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return rows
+
+    def raises(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows:
+            raise OwnError("one", "two")
+        return rows
+
+    def ends(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows:
+            sys.exit(0)
+        return rows
+
+    def ends_without_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+        sys.exit(0)
+
+    target = f"parquet:{tmp_path / 'table'}"
+    for function, said in (
+        (locks, "transform cannot go to the processes"),
+        (raises, "nothing was published: OwnError: one"),
+        (ends, "transform called sys.exit"),
+        (ends_without_rows, "transform called sys.exit"),
+    ):
+        with pytest.raises(KafkalogError, match=said):
+            pyspark_kafkalog.load(None, "n", target, options(servers, topic), transform=function)
+    with pytest.raises(InvalidOptionError, match="0 loads at once load nothing"):
+        LocalEngine(at_once=0)
