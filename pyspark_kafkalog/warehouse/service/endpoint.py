@@ -7,9 +7,9 @@ loopback or a network of one's own.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, socket
+from socket import AF_INET6, SHUT_RDWR, socket
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -60,13 +60,23 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # Each read has its own time; this is that of all of them.
+        last = threading.Timer(_EXCHANGE_S, _cut, [request])
+        last.daemon = True
+        last.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            last.cancel()
             self._free.release()
 
     def handle_error(self, request: "socket | tuple[bytes, socket]", client_address: Any) -> None:
         """A peer that went away is no news."""
+
+
+def _cut(connection: socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(SHUT_RDWR)
 
 
 def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Server:
