@@ -39,7 +39,7 @@ from pyspark_kafkalog.warehouse.service.keys import (
     Kind,
 )
 from pyspark_kafkalog.warehouse.service.schedule import Every, Schedule, cron
-from pyspark_kafkalog.warehouse.service.settings_text import expanded
+from pyspark_kafkalog.warehouse.service.settings_text import Expansion
 from pyspark_kafkalog.warehouse.service.toml_lines import TableLines, table_lines
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from pyspark_kafkalog.warehouse.topic_places import TOPIC, names_topic, target_of
@@ -136,6 +136,7 @@ class _Reader:
         self._text = text
         self._servers = environment_servers
         self._lines: Mapping[str, list[TableLines]] = {}
+        self._expansion = Expansion(path.parent)
         self._mistakes: list[Mistake] = []
 
     def jobs(self) -> Jobs:
@@ -166,6 +167,9 @@ class _Reader:
         toml = _toml()
         try:
             document: dict[str, Any] = toml.loads(self._text)
+        except RecursionError:
+            what = "its arrays and tables stand in one another too deep"
+            raise InvalidJobsError(str(self._path), [Mistake(1, what)]) from None
         except toml.TOMLDecodeError as error:
             found = _LINE.search(str(error))
             last = self._text.count("\n") + 1
@@ -229,7 +233,7 @@ class _Reader:
                 self._note(line, f"there is no key {key} here{hint}")
                 continue
             try:
-                found[name] = kinds[name](expanded(value, self._path.parent))
+                found[name] = kinds[name](self._expansion.expanded(value))
             except InvalidOptionError as error:
                 self._note(line, f"{key}: {sentence(error)}")
         return found
@@ -304,7 +308,7 @@ class _Reader:
                 )
 
     def _note(self, line: int, what: str) -> None:
-        self._mistakes.append(Mistake(line, what))
+        self._mistakes.append(Mistake(line, self._expansion.hidden(what)))
 
 
 def _toml() -> Any:

@@ -201,6 +201,37 @@ def test_what_load_refuses_is_refused_before_it_runs(
     assert found.startswith(f"{line}: ")
 
 
+def test_what_texts_stand_for_is_in_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cr3t")
+    (tmp_path / "secret").write_text("f1l3\n")
+    text = """[[load]]
+name = "a"
+topics = "t"
+to = "${SECRET}"
+every = "${file:secret}"
+bootstrap-servers = "x:1"
+[[load]]
+name = "b"
+topics = "t"
+to = "parquet:/data"
+every = "1 h"
+bootstrap-servers = "${SECRET}"
+option = { startingOffsets = "${file:no\\u0000file}" }
+"""
+    found = mistakes(tmp_path, text)
+    assert "5: every: '${file:secret}' is no duration" in found[0]
+    assert any("no path" in one for one in found)
+    text = text.replace('"${file:secret}"', '"1 h"')
+    found = mistakes(tmp_path, text)
+    assert found[0].startswith("4: target '${SECRET}' does not name a kind")
+    text = text.replace("option", "#")
+    found += mistakes(tmp_path, text)
+    assert any("kafka.bootstrap.servers has '${SECRET}'" in one for one in found)
+    assert "s3cr3t" not in "".join(found)
+
+
 def test_two_loads_are_never_one(tmp_path: Path) -> None:
     one = '[[load]]\nname = "a"\ntopics = "t"\nto = "parquet:/d"\nevery = "1 h"\n'
     text = one + one + one.replace("/d", "/e")
