@@ -105,8 +105,13 @@ class _Teller:
         self._lock = threading.Lock()
 
     def __call__(self, said: "Said") -> None:
+        # Nobody to tell, or a disk that is full, is no reason to land nothing.
+        with suppress(OSError):
+            self._tell(said)
+
+    def _tell(self, said: "Said") -> None:
         if said.is_error:
-            with self._lock, suppress(OSError):
+            with self._lock:
                 print(f"kafkalog: {said.text}", file=sys.stderr, flush=True)
             return
         document: dict[str, Any] = {"said": said.text}

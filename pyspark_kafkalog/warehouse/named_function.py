@@ -20,9 +20,11 @@ def function_named(name: str) -> Callable[..., Any]:
     try:
         module = import_module(module_name)
         function: Callable[..., Any] = getattr(module, function_name)
-    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+    except (Exception, SystemExit) as error:  # whatever the module raises
+        told = isinstance(error, ImportError | AttributeError | ValueError | SyntaxError)
+        what = str(error) if told else f"{type(error).__name__}: {error}"
         raise InvalidOptionError(
-            f"transform {name} cannot be imported: {error}. Write MODULE:FUNCTION."
+            f"transform {name} cannot be imported: {what}. Write MODULE:FUNCTION."
         ) from None
     # Else tasks would have to find the module where they run.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

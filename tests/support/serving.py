@@ -32,6 +32,7 @@ class Serving:
             text=True,
         )
         self.lines: list[str] = []
+        self.is_heard = True
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -74,6 +75,8 @@ class Serving:
         with self.process.stdout as said:
             for line in said:
                 self.lines.append(line.rstrip("\n"))
+                if not self.is_heard:
+                    return
 
 
 def fetched(url: str) -> tuple[int, str]:

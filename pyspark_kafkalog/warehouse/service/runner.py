@@ -159,7 +159,9 @@ class Service:
     def _reload(self) -> None:
         try:
             jobs = self._read()
-        except (KafkalogError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, KafkalogError | OSError):
+                _log.warning("The file of loads was not read.", exc_info=True)
             text = f"{sentence(error)}\nThe loads stay as they were."
             self._tell(Said(text, is_error=True))
             return

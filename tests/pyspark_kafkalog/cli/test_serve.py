@@ -1,5 +1,6 @@
 """`kafkalog serve`: loads that run by themselves, and what becomes of them when it is signalled."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +174,81 @@ def test_a_signal_ends_with_the_commit_at_work_and_a_second_one_at_once(
     number = worker.name.removeprefix("worker-")
     wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists(), "the worker is there")
     assert cli.main(["load", "--to", f"parquet:{tmp_path}/slow", "--vacuum", "--dry-run"]) == 0
+
+
+def test_a_signal_to_all_its_processes_ends_no_worker_that_is_starting(
+    broker_servers: str, filler: TopicFiller, tmp_path: Path
+) -> None:
+    filler.make("serve-start")
+    filler.append("serve-start", [b"1"])
+    # A worker that starts slowly, which Python lets nobody know but by what it imports.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "if 'serve' not in sys.argv and '-c' in sys.orig_argv[:3]:\n"
+        "    open('started', 'w').close()\n"
+        "    time.sleep(2)\n"
+    )
+    write(tmp_path, broker_servers, load("serve-start", "parquet:start"))
+    with Serving(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path), os.getcwd()])) as serving:
+        wait_until(lambda: (tmp_path / "started").exists(), lambda: serving.said)
+        (worker,) = children(serving.process.pid)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(worker, number)
+        serving.ask(signal.SIGINT)
+        assert serving.ends() == 0
+        assert "Traceback" not in serving.said
+    assert values(tmp_path / "start") == [b"1"]
+
+
+def children(parent: int) -> list[int]:
+    task = Path(f"/proc/{parent}/task")
+    return [int(pid) for each in task.iterdir() for pid in (each / "children").read_text().split()]
+
+
+def test_a_module_that_cannot_be_imported_ends_no_service(
+    broker_servers: str, filler: TopicFiller, tmp_path: Path
+) -> None:
+    filler.make("serve-kept")
+    for name, line in (("broken", "1 / 0"), ("ended", "import sys; sys.exit(3)")):
+        (tmp_path / f"{name}.py").write_text(line)
+    write(tmp_path, broker_servers, load("serve-kept", "parquet:kept"))
+    with Serving(tmp_path) as serving:
+        serving.says("Serving 1 loads.")
+        for times, (name, error) in enumerate(
+            [("broken", "ZeroDivisionError: division by zero"), ("ended", "SystemExit: 3")], 1
+        ):
+            more = f'transform = "{name}:f"'
+            write(tmp_path, broker_servers, load("serve-kept", "parquet:kept", more=more))
+            serving.ask(signal.SIGHUP)
+            serving.says("The loads stay as they were.", times)
+            assert f"transform {name}:f cannot be imported: {error}" in serving.said
+        (tmp_path / "loads.toml").write_text("x = " + "[" * 5000 + "]" * 5000)
+        serving.ask(signal.SIGHUP)
+        serving.says("The loads stay as they were.", 3)
+        filler.append("serve-kept", [b"1"])
+        serving.says("1 records in commit")
+
+
+def test_loads_go_on_when_nobody_reads_what_they_say(
+    broker_servers: str, filler: TopicFiller, tmp_path: Path
+) -> None:
+    filler.make("serve-unheard")
+    write(tmp_path, broker_servers, load("serve-unheard", "parquet:unheard"))
+    with Serving(tmp_path) as serving:
+        serving.says("Serving 1 loads.")
+        serving.is_heard = False
+        written: list[bytes] = []
+
+        def landed() -> list[bytes]:
+            table = tmp_path / "unheard"
+            return values(table) if list(table.glob("*.parquet")) else []
+
+        for value in (b"1", b"2", b"3"):
+            filler.append("serve-unheard", [value])
+            written.append(value)
+            wait_until(lambda: landed() == written, f"record {value!r}")
+        serving.ask(signal.SIGTERM)
+        assert serving.ends() == 0
 
 
 def test_a_file_is_checked_without_running_anything(

@@ -380,5 +380,5 @@ def test_functions_that_cannot_be_sent_and_errors_that_cannot_come_back_are_told
     ):
         with pytest.raises(KafkalogError, match=said):
             pyspark_kafkalog.load(None, "n", target, options(servers, topic), transform=function)
-    with pytest.raises(InvalidOptionError, match="0 loads at once load nothing"):
+    with pytest.raises(InvalidOptionError, match="0 loads at a time land nothing"):
         LocalEngine(at_once=0)
