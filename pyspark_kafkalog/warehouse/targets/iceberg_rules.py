@@ -55,9 +55,16 @@ def refuse_unfit(
     ]
     if spec != [(field.column, str(TRANSFORMS[field.transform])) for field in partition_by]:
         there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"
+        ours = {str(transform) for transform in TRANSFORMS.values()}
+        is_known = all(transform in ours for _, transform in spec)
         raise TargetError(
             f"the Iceberg table {identifier} is partitioned by {there}, not by "
-            f"{', '.join(map(str, partition_by)) or 'nothing'}: say the same, or name another table"
+            f"{', '.join(map(str, partition_by)) or 'nothing'}: "
+            + (
+                "say the same, or name another table"
+                if is_known
+                else "loads partition by columns, days(...) and hours(...), so name another table"
+            )
         )
     there = schema_to_pyarrow(columns, include_field_ids=False)
     for field in schema:

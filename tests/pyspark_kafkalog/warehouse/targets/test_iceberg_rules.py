@@ -1,13 +1,31 @@
 """Rules of Iceberg tables that others made: files that would break one are never added."""
 
+import re
+
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataV3
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
+from pyiceberg.transforms import (
+    BucketTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -15,6 +33,7 @@ from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     PendingCommit,
 )
+from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.targets import iceberg_rules
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable
@@ -76,13 +95,35 @@ def test_columns_that_may_not_be_null_are_refused(tmp_path, made, said):
     assert not list(tmp_path.glob("lake/**/load-*"))
 
 
-def test_a_transform_that_no_load_has_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("column", "transform"),
+    [
+        ("id", BucketTransform(4)),
+        ("id", TruncateTransform(10)),
+        ("at", MonthTransform()),
+        ("at", YearTransform()),
+        ("id", VoidTransform()),
+    ],
+)
+def test_a_transform_that_no_load_has_is_named(tmp_path, column, transform):
     table = IcebergTable(tmp_path)
-    made = catalog_of(table).create_table("lake.raw.orders", schema())
+    columns = Schema(*schema().fields, NestedField(9, "at", TimestamptzType()))
+    made = catalog_of(table).create_table("lake.raw.orders", columns)
     with made.update_spec() as update:
-        update.add_field("id", BucketTransform(4), "bucket")
-    with pytest.raises(TargetError, match=r"is partitioned by bucket\[4\]\(id\)"):
+        update.add_field(column, transform, "theirs")
+    said = f"is partitioned by {transform}({column}), not by nothing: loads partition by columns, "
+    with pytest.raises(TargetError, match=re.escape(said)):
         load(table)
+    assert not list(tmp_path.glob("lake/**/load-*"))
+
+
+def test_a_load_that_widens_leaves_what_may_not_be_null_as_it_is(tmp_path):
+    table = IcebergTable(tmp_path)
+    narrow = Schema(NestedField(1, "id", IntegerType(), required=True))
+    catalog_of(table).create_table("lake.raw.orders", narrow)
+    with pytest.raises(TargetError, match="column id that may not be null"):
+        table.open().stage(ROWS.schema, (), SchemaChange(adds=True, widens=True))
+    assert table.iceberg().schema().fields == narrow.fields
 
 
 def test_encrypted_tables_are_refused(tmp_path):
