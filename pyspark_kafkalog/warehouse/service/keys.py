@@ -93,6 +93,7 @@ LOAD_KEYS: Mapping[str, Kind] = {
     "sort-by": _texts,
     "compression": _text,
     "target-file-size": _size,
+    "on-schema-change": _text,
 }
 """Of [[load]], and of [defaults] but for `name`."""
 
@@ -115,5 +116,6 @@ ARGUMENTS = {
     "sort-by": "sort_by",
     "compression": "compression",
     "target-file-size": "target_file_bytes",
+    "on-schema-change": "on_schema_change",
 }
 """Keys whose values are arguments of `load`, by that name."""
