@@ -116,7 +116,7 @@ def kept_columns(
     return {
         name: written.field(name).type
         for name in sorted(change.sorted_out)
-        if not keeps(rows.field(name).type, written.field(name).type)
+        if joined_type(written.field(name).type, rows.field(name).type, change) is None
     }
 
 

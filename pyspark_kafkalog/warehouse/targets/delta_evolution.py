@@ -34,6 +34,8 @@ _TIME_WITHOUT_ZONE = '"timestamp_ntz"'
 
 def joined_columns(table: DeltaTable, schema: pa.Schema, change: SchemaChange) -> pa.Schema:
     """The columns of rows as files get them."""
+    if not change.adds:
+        return schema
     return joined(pa.schema(table.schema().to_arrow()), schema, change)
 
 

@@ -26,6 +26,8 @@ from pyspark_kafkalog.warehouse.rows.schema_change import (
 
 def joined_columns(table: Table, schema: pa.Schema, change: SchemaChange) -> pa.Schema:
     """The columns of rows as files get them, without ids."""
+    if not change.adds:
+        return storable(schema)
     there = schema_to_pyarrow(table.schema(), include_field_ids=False)
     return joined(there, storable(schema), change, _promotes)
 

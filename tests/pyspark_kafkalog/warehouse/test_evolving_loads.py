@@ -141,6 +141,16 @@ def test_numbers_that_fit_a_narrower_column_are_loaded(table, topic):
     assert "n does not fit the table's column, which is int32" in rows[2][2]
 
 
+@pytest.mark.parametrize("table", ["delta", "iceberg", "duckdb"], indirect=True)
+def test_a_struct_without_a_field_that_vanished_is_no_bad_value(table, topic):
+    topic.send({"s": {"a": 1, "b": "x"}})
+    topic.load(table, "s STRUCT<a: INT, b: STRING>")
+    topic.send({"s": {"a": 2, "b": "unseen"}})
+    result = topic.load(table, "s STRUCT<a: INT>", on_error="deadletter")
+    assert (result.records, result.bad_records) == (1, 0)
+    assert found(table, "s") == [({"a": 1, "b": "x"},), ({"a": 2, "b": None},)]
+
+
 AVRO = """{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}%s]}"""
 NOTE = """, {"name": "note", "type": ["null", "string"], "default": null}"""
 PROTOBUF = """syntax = "proto3"; message R { int32 id = 1; %s }"""
