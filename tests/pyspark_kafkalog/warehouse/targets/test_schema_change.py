@@ -253,6 +253,17 @@ def test_two_loads_that_add_a_column_of_two_types_do_not_mix(table):
     assert table.offsets("right") == {}
 
 
+@pytest.mark.parametrize("table", ["delta", "iceberg", "duckdb"], indirect=True)
+def test_a_struct_that_another_load_extends_meanwhile_is_a_conflict(table):
+    land(table, [ID, ("s", INNER)], [{"id": 1, "s": {"a": 1}}])
+    slow = Landed(table, [ID, ("s", INNER)], [{"id": 3, "s": {"a": 3}}], ADD, "slow")
+    land(table, [ID, ("s", MORE)], [{"id": 2, "s": {"b": "x", "a": 2}}], ADD)
+    with pytest.raises(LoadConflictError, match="column s of .* was changed while rows landed"):
+        slow.commit()
+    land(table, [ID, ("s", INNER)], [{"id": 3, "s": {"a": 3}}], ADD, "slow")
+    assert [row["s"]["a"] for row in found(table)] == [1, 2, 3]
+
+
 def test_a_load_of_the_same_name_conflicts_before_it_changes_anything(table):
     land(table, [ID], [{"id": 1}])
     slow = Landed(table, [ID, ("slow", pa.string())], [{"id": 3, "slow": "x"}], ADD)
