@@ -258,7 +258,7 @@ def test_a_struct_that_another_load_extends_meanwhile_is_a_conflict(table):
     land(table, [ID, ("s", INNER)], [{"id": 1, "s": {"a": 1}}])
     slow = Landed(table, [ID, ("s", INNER)], [{"id": 3, "s": {"a": 3}}], ADD, "slow")
     land(table, [ID, ("s", MORE)], [{"id": 2, "s": {"b": "x", "a": 2}}], ADD)
-    with pytest.raises(LoadConflictError, match="column s of .* was changed while rows landed"):
+    with pytest.raises(LoadConflictError, match=r"column s of .* was changed while rows landed"):
         slow.commit()
     land(table, [ID, ("s", INNER)], [{"id": 3, "s": {"a": 3}}], ADD, "slow")
     assert [row["s"]["a"] for row in found(table)] == [1, 2, 3]
