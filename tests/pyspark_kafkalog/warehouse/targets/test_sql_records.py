@@ -229,8 +229,8 @@ def test_a_table_is_not_altered_between_the_last_look_and_the_commit(lake, monke
     owner = threading.Thread(target=alter)
     refuse_unfit = sql.refuse_unfit
 
-    def look(connection, found, schema):
-        refuse_unfit(connection, found, schema)
+    def look(connection, found, there_now, schema):
+        refuse_unfit(connection, found, there_now, schema)
         if found.records(connection).newest("nightly") == 2:
             owner.start()
             began.wait(BUSY_S)
