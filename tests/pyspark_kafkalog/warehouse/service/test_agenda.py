@@ -127,6 +127,26 @@ def test_a_week_of_many_loads(
         assert max(gaps_s) <= period_s + rounds_s + longest_s, "a load that starves"
 
 
+def test_no_more_are_at_work_than_may_be_and_who_waited_longest_is_next() -> None:
+    schedule = (Every(60), Retry())
+    loads: dict[Hashable, tuple[Schedule, Retry]] = dict.fromkeys("abc", schedule)
+    week = Week(loads, 2, Random(1))
+    assert week.agenda.begin(week.moment) == ["a", "b"]
+    assert week.agenda.begin(week.moment) == []
+    assert week.agenda.wait_s(week.moment, TURN_S) == TURN_S
+    week.now_s = 10
+    week.agenda.take({**loads, "d": schedule}, week.moment)
+    week.now_s = 1000
+    # It has been due since 60, by its schedule, and waits only from now on.
+    week.agenda.end("a", Ended.WELL, week.moment)
+    assert week.agenda.begin(week.moment) == ["c"]
+    week.agenda.end("b", Ended.WELL, week.moment)
+    assert week.agenda.begin(week.moment) == ["d"]
+    week.now_s = 1001
+    week.agenda.end("c", Ended.WELL, week.moment)
+    assert week.agenda.begin(week.moment) == ["a"]
+
+
 def test_what_passes_while_a_load_is_at_work_is_one_run() -> None:
     week = Week({"a": (Every(60), Retry()), "b": (Cron("* * * * *"), Retry())}, 2, Random(1))
     for key in sorted(map(str, week.agenda.begin(week.moment))):

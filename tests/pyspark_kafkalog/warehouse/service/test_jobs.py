@@ -256,7 +256,16 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 
 
 values = st.sampled_from(
-    ["1", '"a"', '"""\n[x]\nk = 1\n"""', "'''\n[[load]]\n'''", "[1,\n 2, # ]\n]", '"#["', "{a=1}"]
+    [
+        "1",
+        '"a"',
+        '"""\n[x]\nk = 1\n"""',
+        "'''\n[[load]]\n'''",
+        "[1,\n 2, # ]\n]",
+        "[\n[1, 2],\n]",
+        '"#["',
+        "{a=1}",
+    ]
 )
 
 
