@@ -10,12 +10,15 @@ one whose error will stay is held until the loads are read anew. Used by one thr
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
 from random import Random
 
 from pyspark_kafkalog.warehouse.service.schedule import Due, Moment, Schedule
 
 _MOST_DOUBLINGS = 32
+_FAR_BACK = timedelta(hours=3)
+"""Less than that is waited for, as Debian's cron does, so that no run comes twice."""
 
 
 class Ended(Enum):
@@ -65,6 +68,7 @@ class Agenda:
         self.most_at_once = most_at_once
         self._random = random
         self._entries: dict[Hashable, _Entry] = {}
+        self._wall_zero: datetime | None = None
 
     def take(self, loads: Mapping[Hashable, tuple[Schedule, Retry]], now: Moment) -> None:
         """These are the loads from now on. Those that are the same stay as they are, but that none
@@ -91,6 +95,7 @@ class Agenda:
 
     def begin(self, now: Moment) -> list[Hashable]:
         """The loads that are to begin now; they are at work from here on."""
+        self._mind_wall(now)
         free = self.most_at_once - sum(one.began is not None for one in self._entries.values())
         waiting = [
             (-one.due.overdue_s(now), number, key)
@@ -101,6 +106,17 @@ class Agenda:
         for key in chosen:
             self._entries[key].began = now
         return chosen
+
+    def _mind_wall(self, now: Moment) -> None:
+        """Where the wall's clock was set far back, what was due by it may be years away."""
+        before, self._wall_zero = self._wall_zero, now.wall - timedelta(seconds=now.clock_s)
+        if before is None or before - self._wall_zero < _FAR_BACK:
+            return
+        for one in self._entries.values():
+            if one.due.wall is not None:
+                one.due = min(
+                    one.due, one.schedule.after(now, now), key=lambda due: -due.overdue_s(now)
+                )
 
     def end(self, key: Hashable, how: Ended, now: Moment) -> float | None:
         """The load is at work no more. After a failure: in how many seconds it is tried again, or

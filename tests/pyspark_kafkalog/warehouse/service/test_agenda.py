@@ -203,6 +203,12 @@ def test_a_wall_clock_that_is_set_harms_no_interval_and_no_cron_line() -> None:
     week.wall_ahead_s = 0
     week.go_on(86400 * 2.6)
     assert max(b.began_s - a.began_s for a, b in pairwise(week.of("often"))) < 602
+    # Not a month later, when the clock shows again what it had shown.
+    week.go_on(86400 * 4.5)
+    assert len(week.of("daily")) == 6
+    week.wall_ahead_s = -3600
+    week.go_on(86400 * 5.5)
+    assert len(week.of("daily")) == 7
 
 
 def test_failures_are_tried_again_after_longer_and_longer_and_by_chance() -> None:
