@@ -54,7 +54,8 @@ class Table:
 
     def all_rows(self) -> list[dict[str, Any]]:
         """All of it, whatever its columns, as the format has them."""
-        return self.arrow().to_pylist()
+        rows: list[dict[str, Any]] = self.arrow().to_pylist()
+        return rows
 
     def offsets(self, name: str) -> dict[int, int]:
         """The next offset of each partition of topic orders."""
@@ -220,7 +221,7 @@ class IcebergTable(Table):
         self.uri = f"sqlite:///{directory}/catalog.db"
         self.name = f"iceberg:lake.raw.orders?uri={self.uri}&warehouse=file://{directory}/lake"
 
-    def iceberg(self) -> StaticTable | None:
+    def iceberg(self) -> Any:
         """The table as of now; what has no catalog yet is not there."""
         if not (self.directory / "catalog.db").exists():
             return None
@@ -306,7 +307,7 @@ class DuckTable(Table):
 
     def exists(self, table: str) -> bool:
         found = self.query(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'")
-        return found.num_rows > 0
+        return bool(found.num_rows > 0)
 
     def arrow(self) -> pa.Table:
         return self.query("FROM orders") if self.exists("orders") else NOTHING
@@ -396,6 +397,9 @@ POSTGRES_TYPES: dict[str, Callable[[str], Any]] = {
     "timestamp with time zone": lambda text: text.removesuffix("+00"),
     "jsonb": json.loads,
 }
+
+
+SqlTable = SqliteTable | DuckTable | PostgresTable
 
 
 def offsets_query(name: str) -> str:

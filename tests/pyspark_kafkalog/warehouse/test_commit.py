@@ -51,7 +51,7 @@ def commit_after(
     return next_commit(newest, commit, {"value": "binary"}, ["days(timestamp)"], abandoned)
 
 
-def test_a_recreated_topic_keeps_nothing_of_what_was():
+def test_a_recreated_topic_keeps_nothing_of_what_was() -> None:
     known = Position({ORDERS_0: 5, ORDERS_1: 7}, {"orders": ORDERS_ID})
     moved = known.moved(
         [OffsetRange("orders", 0, 0, 3)], {"orders": UUID(int=8), "other": UUID(int=9)}
@@ -60,7 +60,7 @@ def test_a_recreated_topic_keeps_nothing_of_what_was():
     assert known.moved([OffsetRange("orders", 0, 5, 6)], {}).offsets == {ORDERS_0: 6, ORDERS_1: 7}
 
 
-def test_gaps_are_what_the_pieces_of_a_partition_leave_out():
+def test_gaps_are_what_the_pieces_of_a_partition_leave_out() -> None:
     known = Position({ORDERS_0: 5, ORDERS_1: 7}, {"orders": ORDERS_ID})
     pieces = [OffsetRange("orders", 0, 12, 20), OffsetRange("orders", 0, 9, 12)]
     pieces += [OffsetRange("orders", 0, 25, 30), OffsetRange("orders", 1, 3, 4)]
@@ -76,13 +76,13 @@ def test_gaps_are_what_the_pieces_of_a_partition_leave_out():
     assert known.gaps(pieces, {}) == [OffsetRange("orders", 2, 0, 3)]
 
 
-def test_one_offset_that_is_gone_is_a_gap():
+def test_one_offset_that_is_gone_is_a_gap() -> None:
     known = Position({ORDERS_0: 5}, {})
     assert known.gaps([OffsetRange("orders", 0, 5, 9)], {}) == []
     assert known.gaps([OffsetRange("orders", 0, 6, 9)], {}) == [OffsetRange("orders", 0, 5, 6)]
 
 
-def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
+def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay() -> None:
     pieces = [OffsetRange("orders", 0, 5, 10), OffsetRange("orders", 0, 10, 20)]
     gone = [OffsetRange("orders", 0, 5, 7), OffsetRange("orders", 0, 12, 15)]
     gone += [OffsetRange("orders", 0, 18, 20)]
@@ -94,7 +94,7 @@ def test_what_was_gone_while_it_was_read_is_a_gap_wherever_it_lay():
 
 
 @pytest.mark.parametrize("current", [4, 6])
-def test_a_load_that_another_one_moved_either_way_conflicts(current):
+def test_a_load_that_another_one_moved_either_way_conflicts(current: int) -> None:
     """Back, too: a rival found its topic created again, and was told to go on."""
     ranges = [OffsetRange("orders", 0, 5, 9)]
     planned = Position({ORDERS_0: 5}, {})
@@ -110,8 +110,8 @@ def test_a_load_that_another_one_moved_either_way_conflicts(current):
     [(UUID(int=1), False), (UUID(int=2), True), (deleted(UUID(int=2)), True)],
 )
 def test_a_rival_that_found_the_topic_created_again_conflicts_at_the_same_offset(
-    planned, now, conflicts
-):
+    planned: UUID | None, now: UUID, conflicts: bool
+) -> None:
     known = Position({ORDERS_0: 5}, {"orders": planned} if planned else {})
     ranges = [OffsetRange("orders", 0, 5, 9)]
     pending = PendingCommit(STAGE, "nightly", known, ranges, [], {"orders": UUID(int=1)})
@@ -123,7 +123,7 @@ def test_a_rival_that_found_the_topic_created_again_conflicts_at_the_same_offset
         pending.check_unmoved(current, "the place")
 
 
-def test_a_rival_that_went_on_without_the_topic_for_a_moment_is_none():
+def test_a_rival_that_went_on_without_the_topic_for_a_moment_is_none() -> None:
     """It is the same one that was read meanwhile: what it holds is not lost."""
     known = Position({ORDERS_0: 5}, {"orders": UUID(int=1)})
     ranges = [OffsetRange("orders", 0, 5, 9)]
@@ -131,7 +131,7 @@ def test_a_rival_that_went_on_without_the_topic_for_a_moment_is_none():
     pending.check_unmoved(Position({ORDERS_0: 5}, {"orders": deleted(UUID(int=1))}), "the place")
 
 
-def test_a_commit_of_an_older_version_has_no_ids(tmp_path):
+def test_a_commit_of_an_older_version_has_no_ids(tmp_path: Path) -> None:
     path = published(tmp_path, commit_after(None))
     fields = json.loads(path.read_text())
     for name in ("crc32", "topic_ids", "gaps"):
@@ -157,7 +157,7 @@ def published(directory: Path, commit: Commit) -> Path:
     return directory / COMMITS / f"{commit.sequence:020}.json"
 
 
-def test_the_first_commit_starts_at_one_and_reads_back_equal(tmp_path):
+def test_the_first_commit_starts_at_one_and_reads_back_equal(tmp_path: Path) -> None:
     commit = commit_after(None, ranges=[(0, 0, 10), (1, 5, 7)], abandoned=["dead"])
     published(tmp_path, commit)
     assert commit.commit_id == "1"
@@ -165,7 +165,7 @@ def test_the_first_commit_starts_at_one_and_reads_back_equal(tmp_path):
     assert commit.offsets == {"nightly": {ORDERS_0: 10, ORDERS_1: 7}}
 
 
-def test_each_commit_repeats_the_offsets_of_every_name(tmp_path):
+def test_each_commit_repeats_the_offsets_of_every_name(tmp_path: Path) -> None:
     first = commit_after(None)
     second = commit_after(first, name="hourly", ranges=[(0, 0, 3)])
     third = commit_after(second, ranges=[(0, 10, 20)])
@@ -173,24 +173,24 @@ def test_each_commit_repeats_the_offsets_of_every_name(tmp_path):
     assert first.offsets == {"nightly": {ORDERS_0: 10}}
 
 
-def test_the_pieces_of_one_partition_move_it_to_the_last_end_in_any_order():
+def test_the_pieces_of_one_partition_move_it_to_the_last_end_in_any_order() -> None:
     commit = commit_after(None, ranges=[(0, 10, 20), (0, 0, 10)])
     assert commit.offsets == {"nightly": {ORDERS_0: 20}}
 
 
-def test_a_partition_may_move_back():
+def test_a_partition_may_move_back() -> None:
     """When its topic was recreated and the user chose to go on with what is there."""
     commit = commit_after(commit_after(None, ranges=[(0, 0, 10)]), ranges=[(0, 3, 3)])
     assert commit.offsets == {"nightly": {ORDERS_0: 3}}
 
 
-def test_an_absent_directory_has_no_commits(tmp_path):
+def test_an_absent_directory_has_no_commits(tmp_path: Path) -> None:
     log = log_in(tmp_path / "absent")
     assert log.newest() is None
     assert list(log) == []
 
 
-def test_only_one_of_two_racing_commits_gets_a_number(tmp_path):
+def test_only_one_of_two_racing_commits_gets_a_number(tmp_path: Path) -> None:
     assert publish(tmp_path, commit_after(None, load_id="first"))
     assert not publish(tmp_path, commit_after(None, load_id="second"))
     newest = log_in(tmp_path).newest()
@@ -198,10 +198,12 @@ def test_only_one_of_two_racing_commits_gets_a_number(tmp_path):
     assert newest.load_id == "first"
 
 
-def test_a_link_whose_answer_was_lost_counts_as_won(tmp_path, monkeypatch):
+def test_a_link_whose_answer_was_lost_counts_as_won(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.link
 
-    def link_twice(source, destination):
+    def link_twice(source: str, destination: str) -> None:
         real(source, destination)
         real(source, destination)
 
@@ -211,7 +213,7 @@ def test_a_link_whose_answer_was_lost_counts_as_won(tmp_path, monkeypatch):
     assert log_in(tmp_path).publish(commit)
 
 
-def test_the_newest_is_the_highest_number_and_other_files_are_ignored(tmp_path):
+def test_the_newest_is_the_highest_number_and_other_files_are_ignored(tmp_path: Path) -> None:
     commits = [commit_after(None)]
     for _ in range(10):
         commits.append(commit_after(commits[-1]))
@@ -224,7 +226,7 @@ def test_the_newest_is_the_highest_number_and_other_files_are_ignored(tmp_path):
     assert [commit.sequence for commit in log] == list(range(1, 12))
 
 
-def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_path):
+def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_path: Path) -> None:
     commit = commit_after(None)
     path = published(tmp_path, commit)
     content = path.read_bytes()
@@ -261,14 +263,16 @@ def test_every_flipped_byte_and_every_prefix_is_refused_or_reads_the_same(tmp_pa
         b"[" * 100_000,
     ],
 )
-def test_a_foreign_file_is_a_target_error_that_says_what_to_do(tmp_path, content):
+def test_a_foreign_file_is_a_target_error_that_says_what_to_do(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / COMMITS).mkdir(parents=True)
     (tmp_path / COMMITS / f"{1:020}.json").write_bytes(content)
     with pytest.raises(TargetError, match=r"0001\.json .*Restore the file"):
         log_in(tmp_path).newest()
 
 
-def test_a_commit_under_another_number_is_refused(tmp_path):
+def test_a_commit_under_another_number_is_refused(tmp_path: Path) -> None:
     path = published(tmp_path, commit_after(None))
     path.rename(path.with_name(f"{2:020}.json"))
     with pytest.raises(TargetError, match="it says it is commit 1"):
@@ -276,7 +280,7 @@ def test_a_commit_under_another_number_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../escape.parquet", "/etc/passwd", "..", "", "a/../b", "a//b"])
-def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
+def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path: Path, name: str) -> None:
     piece = OffsetRange("orders", 0, 0, 1)
     file = DataFile(name, 1, 1)
     pending = PendingCommit(STAGE, "nightly", NOWHERE, [piece], [file])
@@ -286,7 +290,7 @@ def test_a_file_name_that_leads_out_of_the_target_is_refused(tmp_path, name):
         log_in(tmp_path).newest()
 
 
-def test_a_newer_version_asks_for_an_upgrade(tmp_path):
+def test_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     fields = json.loads(encode(commit_after(None)))
     (tmp_path / COMMITS).mkdir(parents=True)
     (tmp_path / COMMITS / f"{1:020}.json").write_text(json.dumps({**fields, "version": 2}))

@@ -1,5 +1,6 @@
 """Which topics of a load are gone; with a broker: tests/spark/test_load.py."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,10 +27,10 @@ class Brokers:
         self._error = error
         self._topic_id = topic_id
 
-    def topic_id(self, topic):
+    def topic_id(self, topic: str) -> UUID | None:
         return self._topic_id
 
-    def topics(self, names):
+    def topics(self, names: Sequence[str] | None) -> dict[str, list[int]]:
         if names is not None and self._error is not None:
             raise self._error(names[0])
         return {name: [0] for name in names or ["day-1"]}
@@ -45,15 +46,15 @@ def gone(error: type[Exception] | None) -> list[TopicPartition]:
 
 
 @pytest.fixture(autouse=True)
-def asks_again_at_once(monkeypatch):
+def asks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deleted_topics, "_RETRY_INTERVAL_S", 0)
 
 
-def test_what_no_broker_knows_by_its_name_is_gone():
+def test_what_no_broker_knows_by_its_name_is_gone() -> None:
     assert gone(UnknownTopicError) == [HIDDEN]
 
 
-def test_a_topic_that_is_left_out_of_all_and_known_by_its_name_is_not_gone():
+def test_a_topic_that_is_left_out_of_all_and_known_by_its_name_is_not_gone() -> None:
     """One that has no leader for a moment: it would be new, and loaded again, when it is back."""
     assert gone(None) == []
 
@@ -64,10 +65,10 @@ def test_a_topic_that_is_left_out_of_all_and_known_by_its_name_is_not_gone():
 )
 @pytest.mark.parametrize("way", ["subscribe", "subscribePattern", "assign"])
 def test_a_partition_that_its_topic_has_no_more_is_gone_unless_ids_tell_more(
-    way, then, now, is_missed
-):
+    way: str, then: int | None, now: int | None, is_missed: bool
+) -> None:
     """No topic loses partitions: of one id, some broker did not know them all."""
-    brokers: Any = Brokers(None, now and UUID(int=now))
+    brokers: Any = Brokers(None, UUID(int=now) if now else None)
     asked = '{"day-1":[0]}' if way == "assign" else "day-1"
     options = batch_options({"kafka.bootstrap.servers": "x:1", way: asked})
     lacks = TopicPartition("day-1", 1)
@@ -76,6 +77,6 @@ def test_a_partition_that_its_topic_has_no_more_is_gone_unless_ids_tell_more(
     assert partitions_now(brokers, options, position) == ([KEPT], wanted)
 
 
-def test_a_topic_that_may_not_be_seen_is_not_gone():
+def test_a_topic_that_may_not_be_seen_is_not_gone() -> None:
     with pytest.raises(TopicAuthorizationFailedError):
         gone(TopicAuthorizationFailedError)

@@ -64,14 +64,15 @@ class Topic:
         self, table: Table, schema: str | None, name: str = "nightly", **how: Any
     ) -> LoadResult:
         options = {"kafka.bootstrap.servers": self.servers, "subscribe": self.name}
-        values = {"value_format": "json", "value_schema": schema, **how}
-        return pyspark_kafkalog.load(None, name, table.name, options, **values)
+        values: Any = {"value_format": "json", "value_schema": schema, **how}
+        landed: LoadResult = pyspark_kafkalog.load(None, name, table.name, options, **values)
+        return landed
 
     def letters(self) -> int:
         """How many dead letters there are."""
         letters = TopicPartition(f"{self.name}-dead-letters", 0)
         with Cluster(self._config) as cluster:
-            return cluster.list_offsets([letters], -1)[letters].offset
+            return int(cluster.list_offsets([letters], -1)[letters].offset)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def found(table: Table, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_a_new_field_becomes_a_column_by_itself(table, topic):
+def test_a_new_field_becomes_a_column_by_itself(table: Table, topic: Topic) -> None:
     topic.send({"id": 1})
     topic.load(table, "id INT")
     topic.send({"id": 2, "note": "new"}, {"id": 3})
@@ -100,7 +101,7 @@ def test_a_new_field_becomes_a_column_by_itself(table, topic):
     assert found(table, "id", "note")[3] == (4, None)
 
 
-def test_a_first_load_changes_no_table_that_is_there(table, topic):
+def test_a_first_load_changes_no_table_that_is_there(table: Table, topic: Topic) -> None:
     other = Topic(topic.servers)
     other.send({"id": 1})
     other.load(table, "id INT", name="other")
@@ -114,7 +115,9 @@ def test_a_first_load_changes_no_table_that_is_there(table, topic):
     assert sorted(found(table, "id", "note")) == [(1, None), (2, "new")]
 
 
-def test_a_changed_type_fails_or_makes_dead_letters_of_what_does_not_fit(table, topic):
+def test_a_changed_type_fails_or_makes_dead_letters_of_what_does_not_fit(
+    table: Table, topic: Topic
+) -> None:
     topic.send({"id": 1, "n": 5})
     topic.load(table, "id INT, n INT")
     topic.send({"id": 2, "n": "six"}, {"id": 3})
@@ -126,7 +129,7 @@ def test_a_changed_type_fails_or_makes_dead_letters_of_what_does_not_fit(table, 
     assert found(table, "id", "n") == [(1, 5), (3, None)]
 
 
-def test_numbers_that_fit_a_narrower_column_are_loaded(table, topic):
+def test_numbers_that_fit_a_narrower_column_are_loaded(table: Table, topic: Topic) -> None:
     topic.send({"id": 1, "n": 5})
     topic.load(table, "id INT, n INT")
     topic.send({"id": 2, "n": 6}, {"id": 3, "n": 1 << 40})
@@ -142,7 +145,7 @@ def test_numbers_that_fit_a_narrower_column_are_loaded(table, topic):
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg", "duckdb"], indirect=True)
-def test_a_struct_without_a_field_that_vanished_is_no_bad_value(table, topic):
+def test_a_struct_without_a_field_that_vanished_is_no_bad_value(table: Table, topic: Topic) -> None:
     topic.send({"s": {"a": 1, "b": "x"}})
     topic.load(table, "s STRUCT<a: INT, b: STRING>")
     topic.send({"s": {"a": 2, "b": "unseen"}})
@@ -170,8 +173,13 @@ PROTOBUF = """syntax = "proto3"; message R { int32 id = 1; %s }"""
 )
 @pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
 def test_the_newest_schema_of_a_registry_makes_the_columns(
-    table, topic, value_format, kind, schemas, values
-):
+    table: Table,
+    topic: Topic,
+    value_format: str,
+    kind: str,
+    schemas: tuple[str, str],
+    values: tuple[bytes, bytes],
+) -> None:
     with serving() as registry:
         for schema, value in zip(schemas, values, strict=True):
             number = registry.register(f"{topic.name}-value", schema, kind)
@@ -191,7 +199,7 @@ def narrower(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
-def test_rows_of_a_transform_take_the_wider_column(servers, tmp_path, kind):
+def test_rows_of_a_transform_take_the_wider_column(servers: str, tmp_path: Path, kind: str) -> None:
     table, topic = KINDS[kind](tmp_path), Topic(servers)
     topic.send({"id": 1 << 40})
     topic.load(table, "id BIGINT", transform=wider)
@@ -200,6 +208,6 @@ def test_rows_of_a_transform_take_the_wider_column(servers, tmp_path, kind):
     assert found(table, "id") == [(1 << 40,), (2,)]
 
 
-def test_what_is_no_change_is_refused(topic, tmp_path):
+def test_what_is_no_change_is_refused(topic: Topic, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="on_schema_change is 'all': write one of fail"):
         topic.load(KINDS["parquet"](tmp_path), "id INT", on_schema_change="all")

@@ -1,7 +1,10 @@
 """A load name that starts over: its place is forgotten at once and whole, whatever is at work."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,21 +18,22 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE, PendingCommit
 from pyspark_kafkalog.warehouse.targets import delta, iceberg
 from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog
 from pyspark_kafkalog.warehouse.targets.sql_database import Database
+from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
 
 @pytest.fixture(params=KINDS)
-def table(request, tmp_path):
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
     return KINDS[request.param](directory)
 
 
-def begin(table, pieces):
+def begin(table: Table, pieces: Sequence[OffsetRange]) -> tuple[Target, PendingCommit]:
     """A load that has landed `pieces` and not committed: its target and the pending commit."""
     target = table.open()
     last = target.position("nightly")
@@ -38,14 +42,14 @@ def begin(table, pieces):
     return target, PendingCommit(stage, "nightly", last, pieces, files)
 
 
-def with_ids(table, ranges, topic_id):
+def with_ids(table: Table, ranges: list[Any], topic_id: int) -> None:
     target = table.open()
     stage = target.stage(row_schema())
     last = target.position("nightly")
     target.commit(PendingCommit(stage, "nightly", last, ranges, [], {"orders": UUID(int=topic_id)}))
 
 
-def test_a_forgotten_load_starts_over_and_others_do_not(table):
+def test_a_forgotten_load_starts_over_and_others_do_not(table: Table) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 3)
     assert forget(table.name, "nightly")
@@ -62,7 +66,7 @@ def test_a_forgotten_load_starts_over_and_others_do_not(table):
     assert table.open().position("nightly") == NOWHERE
 
 
-def test_there_is_nothing_to_forget_of_a_name_that_never_loaded(table):
+def test_there_is_nothing_to_forget_of_a_name_that_never_loaded(table: Table) -> None:
     assert not forget(table.name, "nightly")
     assert list(table.directory.iterdir()) == []
     load(table.open(), "hourly", 3)
@@ -71,7 +75,7 @@ def test_there_is_nothing_to_forget_of_a_name_that_never_loaded(table):
         forget(table.name, " ")
 
 
-def test_topic_ids_are_forgotten_with_the_offsets(table):
+def test_topic_ids_are_forgotten_with_the_offsets(table: Table) -> None:
     for topic_id in (1, 2):
         with_ids(table, [OffsetRange("orders", 0, 0, 5)], topic_id)
     assert forget(table.name, "nightly")
@@ -83,7 +87,7 @@ def test_topic_ids_are_forgotten_with_the_offsets(table):
     assert found.topic_ids == {"orders": UUID(int=1)}
 
 
-def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table):
+def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table: Table) -> None:
     load(table.open(), "nightly", 5)
     _, ranges = plan(table.open(), "nightly", 7)
     target, landed = begin(table, ranges)
@@ -95,7 +99,7 @@ def test_a_load_at_work_does_not_bring_back_what_was_forgotten(table):
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_a_load_at_work_on_a_new_partition_does_not_either(table):
+def test_a_load_at_work_on_a_new_partition_does_not_either(table: Table) -> None:
     """Its own ranges have not moved, but it was not planned as a first load."""
     target, landed = begin(table, [OffsetRange("orders", 0, 0, 5)])
     target.commit(landed)
@@ -120,13 +124,15 @@ def test_a_load_at_work_on_a_new_partition_does_not_either(table):
     ],
     indirect=["table"],
 )
-def test_of_two_that_forget_at_once_each_did(table, owner, step, number, monkeypatch):
+def test_of_two_that_forget_at_once_each_did(
+    table: Table, owner: object, step: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other one is done when this one is about to take the step of that number."""
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 3)
     really, taken = getattr(owner, step), count()
 
-    def be_late(*arguments):
+    def be_late(*arguments: Any) -> Any:
         if next(taken) == number:
             monkeypatch.undo()
             assert forget(table.name, "nightly")
@@ -140,14 +146,16 @@ def test_of_two_that_forget_at_once_each_did(table, owner, step, number, monkeyp
 
 
 @pytest.mark.parametrize("table", ["parquet", "s3", "delta", "iceberg"], indirect=True)
-def test_to_forget_between_the_comparison_and_the_commit_is_noticed(table, monkeypatch):
+def test_to_forget_between_the_comparison_and_the_commit_is_noticed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a database one transaction does both: whoever forgets waits for its end."""
     load(table.open(), "nightly", 5)
     _, ranges = plan(table.open(), "nightly", 7)
     target, landed = begin(table, ranges)
     check_really = PendingCommit.check_unmoved
 
-    def check_and_be_late(*arguments):
+    def check_and_be_late(*arguments: Any) -> None:
         check_really(*arguments)
         monkeypatch.undo()
         assert forget(table.name, "nightly")
@@ -159,7 +167,7 @@ def test_to_forget_between_the_comparison_and_the_commit_is_noticed(table, monke
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_the_command_says_what_it_does(tmp_path, capsys):
+def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = KINDS["parquet"](tmp_path)
     load(table.open(), "nightly", 5)
     arguments = ["load", "--forget", "--to", table.name, "--name", "nightly"]

@@ -3,7 +3,9 @@
 import os
 import pickle
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import duckdb
@@ -12,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
+from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import DataLossError
-from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.options import SourceOptions, batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import landing
 from pyspark_kafkalog.warehouse.commit import (
@@ -87,7 +90,7 @@ def staged(directory: str, file: DataFile) -> str:
     return os.path.join(directory, f"{file.name}.staged")
 
 
-def test_what_is_read_back_is_what_was_written(tmp_path):
+def test_what_is_read_back_is_what_was_written(tmp_path: Path) -> None:
     batches = [rows(0, 1000), rows(1000, 1700), rows(1900, 1901)]
     [file] = written(str(tmp_path), 2000, batches)
     path = staged(str(tmp_path), file)
@@ -96,7 +99,7 @@ def test_what_is_read_back_is_what_was_written(tmp_path):
     assert file.name.startswith("part-orders-3-0-2000-")
 
 
-def test_another_reader_of_parquet_agrees(tmp_path):
+def test_another_reader_of_parquet_agrees(tmp_path: Path) -> None:
     [file] = written(str(tmp_path), 1000, [rows(0, 1000)])
     relation = duckdb.connect().read_parquet(staged(str(tmp_path), file))
     assert relation.types[relation.columns.index("timestamp")] == "TIMESTAMP WITH TIME ZONE"
@@ -105,7 +108,7 @@ def test_another_reader_of_parquet_agrees(tmp_path):
         assert [row[0] for row in relation.select(f'"{column}"').fetchall()] == wanted[column]
 
 
-def test_how_the_columns_are_written(tmp_path):
+def test_how_the_columns_are_written(tmp_path: Path) -> None:
     [file] = written(str(tmp_path), 1000, [rows(0, 1000)], DEFAULT_COLUMNS)
     group = pq.ParquetFile(staged(str(tmp_path), file)).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(7)}
@@ -119,7 +122,9 @@ def test_how_the_columns_are_written(tmp_path):
     assert columns["timestamp"].statistics.has_min_max
 
 
-def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path, monkeypatch):
+def test_row_groups_are_bounded_in_rows_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 250)
     monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", 20_000)
     small = [rows(start, start + 100) for start in range(0, 1000, 100)]
@@ -130,7 +135,9 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path, monkeypatch):
     assert groups == [200] * 5 + [100] * 3
 
 
-def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
+def test_a_row_group_holds_no_more_memory_than_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The decoder's batches keep room for 4 MiB each, however little of it they fill."""
     small, peaks = rows(0, 100).select(DEFAULT_COLUMNS), []
 
@@ -150,7 +157,9 @@ def test_a_row_group_holds_no_more_memory_than_its_rows(tmp_path, monkeypatch):
     assert max(peaks) < 10 * (4 << 20)
 
 
-def test_a_large_range_becomes_several_files(tmp_path, monkeypatch):
+def test_a_large_range_becomes_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
     layout = Layout(file_bytes=1)
     batches = [rows(0, 100), rows(150, 200), rows(200, 250), rows(300, 390)]
@@ -161,27 +170,29 @@ def test_a_large_range_becomes_several_files(tmp_path, monkeypatch):
     assert {file.name[:18] for file in files} == {"part-orders-3-0-40"}
 
 
-def test_no_rows_make_no_file(tmp_path):
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
     empty = rows(0, 0)
     assert list(write_files(stage_in(str(tmp_path)), "x", [empty])) == []
     assert list(write_files(stage_in(str(tmp_path)), "x", [])) == []
     assert os.listdir(tmp_path) == []
 
 
-def test_a_topic_name_that_is_no_file_name_is_quoted_and_cut(tmp_path):
+def test_a_topic_name_that_is_no_file_name_is_quoted_and_cut(tmp_path: Path) -> None:
     name = "a/../%" + "x" * 300
     [file] = written(str(tmp_path), 10, [rows(0, 10, topic=name)])
     assert "/" not in file.name
     assert len(file.name) < 230
 
 
-def test_two_attempts_never_write_the_same_name(tmp_path):
+def test_two_attempts_never_write_the_same_name(tmp_path: Path) -> None:
     [first] = written(str(tmp_path), 10, [rows(0, 10)])
     [second] = written(str(tmp_path), 10, [rows(0, 10)])
     assert first.name != second.name
 
 
-def test_a_file_that_fails_half_way_is_removed(tmp_path, monkeypatch):
+def test_a_file_that_fails_half_way_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
 
     def broken() -> Iterator[pa.RecordBatch]:
@@ -194,11 +205,21 @@ def test_a_file_that_fails_half_way_is_removed(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
+def test_progress_is_told_on_the_way_and_counts_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(landing, "_OFFSETS_BETWEEN_MARKS", 100)
-    told = []
+    told: list[Any] = []
 
-    def read(_cluster, _options, columns, piece, topic_id, on_gap, leader_epoch):
+    def read(
+        _cluster: Cluster,
+        _options: SourceOptions,
+        columns: Sequence[str],
+        piece: OffsetRange,
+        topic_id: UUID | None,
+        on_gap: Callable[[OffsetRange], None] | None,
+        leader_epoch: int | None,
+    ) -> Iterator[Any]:
         for start in (0, 100, 250):
             yield rows(start, start + 100).select(columns)
             told.extend(passed.offsets for passed in passed_in(str(tmp_path)))
@@ -213,10 +234,20 @@ def test_progress_is_told_on_the_way_and_counts_gaps(tmp_path, monkeypatch):
     assert list(passed_in(str(tmp_path / "gone"))) == []
 
 
-def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
+def test_ranges_land_one_after_the_other_up_to_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pieces = [OffsetRange("orders", 3, 0, 10), OffsetRange("orders", 3, 10, 30)]
 
-    def read(_cluster, _options, columns, piece, topic_id, on_gap, leader_epoch):
+    def read(
+        _cluster: Cluster,
+        _options: SourceOptions,
+        columns: Sequence[str],
+        piece: OffsetRange,
+        topic_id: UUID | None,
+        on_gap: Callable[[OffsetRange], None] | None,
+        leader_epoch: int | None,
+    ) -> Iterator[Any]:
         assert topic_id == UUID(int=7)
         if piece == pieces[1]:
             raise DataLossError("offsets are gone")
@@ -232,13 +263,13 @@ def test_ranges_land_one_after_the_other_up_to_an_error(tmp_path, monkeypatch):
         next(results)
 
 
-def test_a_landing_travels_to_tasks(tmp_path):
+def test_a_landing_travels_to_tasks(tmp_path: Path) -> None:
     landing = a_landing(str(tmp_path))
     assert pickle.loads(pickle.dumps(landing)) == landing
 
 
 @pytest.mark.parametrize(("on_error", "expected"), [("fail", 10), ("null", 10), ("deadletter", 8)])
-def test_bad_records_are_rows_unless_they_become_dead_letters(on_error, expected):
+def test_bad_records_are_rows_unless_they_become_dead_letters(on_error: str, expected: int) -> None:
     options = batch_options({"kafka.bootstrap.servers": "unused:1", "subscribe": "orders"})
     values = Values(open_decoder("string"), on_error)
     landed = Landed(OffsetRange("orders", 0, 0, 10), records=10, bad_records=2)

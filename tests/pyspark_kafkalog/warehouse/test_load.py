@@ -1,6 +1,6 @@
 """What a load plans and what it accepts from its tasks; with Spark: tests/spark/test_load.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -48,13 +48,15 @@ class FakeCluster:
         self._open_offsets = open_offsets
         self.config = SimpleNamespace(isolation_level=Isolation.READ_COMMITTED)
 
-    def topic_id(self, topic):
+    def topic_id(self, topic: str) -> UUID:
         return ORDERS_ID
 
-    def topics(self, names):
+    def topics(self, names: Iterable[str]) -> dict[str, list[int]]:
         return {"orders": list(range(len(self._bounds)))}
 
-    def list_offsets(self, partitions, timestamp, isolation=None):
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if timestamp >= 0:  # The record at offset n has the time n.
             return {
                 each: OffsetAndTimestamp(timestamp, timestamp, -1)
@@ -80,28 +82,28 @@ def planned(
     return [(piece.partition, piece.start_offset, piece.until_offset) for piece in ranges]
 
 
-def test_the_first_load_takes_all_there_is_and_records_what_is_empty():
+def test_the_first_load_takes_all_there_is_and_records_what_is_empty() -> None:
     assert planned((0, 10), (5, 7), (3, 3)) == [(0, 0, 10), (1, 5, 7), (2, 3, 3)]
     last = {ORDERS_0: 10, ORDERS_1: 7, TopicPartition("orders", 2): 3}
     assert planned((0, 10), (5, 7), (3, 3), last=last) == []
     assert planned((0, 10), (5, 7), (3, 3), (0, 0), last=last) == [(3, 0, 0)]
 
 
-def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0():
+def test_a_partition_that_is_new_in_a_topic_with_a_place_begins_at_0() -> None:
     first_sight = r"first time, .*not begin at offset 0: orders-1, orders-1 at 5\..*\{\"1\": 5\}"
     with pytest.raises(DataLossError, match=first_sight):
         planned((0, 10), (5, 7), last={ORDERS_0: 10})
     with pytest.raises(DataLossError, match=r"orders-1 at 5\."):
         planned((0, 10), (5, 5), last={ORDERS_0: 10})
-    goes_on = {"last": {ORDERS_0: 10}, "failOnDataLoss": "false"}
+    goes_on: dict[str, Any] = {"last": {ORDERS_0: 10}, "failOnDataLoss": "false"}
     # The range of no offsets says from where on records are given up.
     assert planned((0, 10), (5, 7), **goes_on) == [(1, 0, 0), (1, 5, 7)]
     elsewhere = {TopicPartition("payments", 0): 3}
     assert planned((4, 10), (5, 7), last=elsewhere) == [(0, 4, 10), (1, 5, 7)]
 
 
-def test_an_offset_that_is_given_for_a_partition_that_is_new_in_its_topic_counts():
-    told = {"last": {ORDERS_0: 10}, "startingOffsets": '{"orders":{"0":0,"1":5}}'}
+def test_an_offset_that_is_given_for_a_partition_that_is_new_in_its_topic_counts() -> None:
+    told: dict[str, Any] = {"last": {ORDERS_0: 10}, "startingOffsets": '{"orders":{"0":0,"1":5}}'}
     assert planned((0, 10), (5, 7), **told) == [(1, 5, 7)]
     assert planned((0, 10), (5, 5), **told) == [(1, 5, 5)]
     assert planned((0, 10), (0, 7), **told) == [(1, 5, 7)]
@@ -113,7 +115,9 @@ def test_an_offset_that_is_given_for_a_partition_that_is_new_in_its_topic_counts
             planned((0, 10), (5, 7), last={ORDERS_0: 10}, startingOffsets=start)
 
 
-def test_a_place_behind_an_open_transaction_waits_for_its_end(caplog):
+def test_a_place_behind_an_open_transaction_waits_for_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert planned((0, 10), last={ORDERS_0: 10}, open_offsets=3) == []
     assert "A transaction is open in orders-0" in caplog.text
     assert planned((0, 10), last={ORDERS_0: 6}, open_offsets=3) == [(0, 6, 7)]
@@ -121,38 +125,41 @@ def test_a_place_behind_an_open_transaction_waits_for_its_end(caplog):
         planned((0, 10), last={ORDERS_0: 11}, open_offsets=3)
 
 
-def test_the_first_load_begins_at_a_time_and_later_ones_go_on():
-    times = {"startingTimestamp": "5", "endingTimestamp": "8"}
+def test_the_first_load_begins_at_a_time_and_later_ones_go_on() -> None:
+    times: dict[str, Any] = {"startingTimestamp": "5", "endingTimestamp": "8"}
     assert planned((0, 10), (0, 7), **times) == [(0, 5, 8), (1, 5, 7)]
     times = {"startingTimestamp": "99", "endingTimestamp": "9"}
     assert planned((0, 10), last={ORDERS_0: 8}, **times) == [(0, 8, 9)]
 
 
-def test_the_first_load_begins_at_starting_offsets():
+def test_the_first_load_begins_at_starting_offsets() -> None:
     assert planned((0, 10), (5, 7), startingOffsets='{"orders":{"0":4,"1":-2}}') == [
         (0, 4, 10),
         (1, 5, 7),
     ]
 
 
-def test_later_loads_go_on_and_take_new_partitions_from_their_beginning():
+def test_later_loads_go_on_and_take_new_partitions_from_their_beginning() -> None:
     last = {ORDERS_0: 6, TopicPartition("payments", 0): 9}
     for start in ("earliest", '{"orders":{"0":4}}', '{"orders":{"0":4,"1":-2}}'):
         assert planned((0, 10), (0, 7), last=last, startingOffsets=start) == [(0, 6, 10), (1, 0, 7)]
 
 
-def test_a_choice_of_a_first_load_is_kept_where_there_is_nothing_to_read_yet():
+def test_a_choice_of_a_first_load_is_kept_where_there_is_nothing_to_read_yet() -> None:
     """Else the next load would begin there at the earliest offset, which was not asked for."""
     assert planned((0, 10), (0, 4), startingOffsets='{"orders":{"0":4,"1":4}}') == [
         (0, 4, 10),
         (1, 4, 4),
     ]
-    late = {"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"}
+    late: dict[str, Any] = {
+        "startingTimestamp": "7",
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
     assert planned((0, 10), (0, 4), **late) == [(0, 7, 10), (1, 4, 4)]
     assert planned((0, 0), startingOffsets="-10 offsets") == [(0, 0, 0)]
 
 
-def test_the_first_load_of_another_topic_begins_where_it_is_told_to():
+def test_the_first_load_of_another_topic_begins_where_it_is_told_to() -> None:
     last = {TopicPartition("payments", 0): 9}
     assert planned((0, 10), last=last, startingTimestamp="6") == [(0, 6, 10)]
     only_payments = '{"payments":{"0":3}}'
@@ -165,7 +172,9 @@ def passed(last: Offsets, **options: str) -> None:
     check_passed(cluster, source, source.subscription.partitions(cluster), last, "nightly")
 
 
-def test_a_start_that_later_loads_have_passed_has_no_effect(caplog):
+def test_a_start_that_later_loads_have_passed_has_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     passed({ORDERS_0: 6}, startingTimestamp="6")
     passed({ORDERS_0: 6}, startingOffsets="earliest")
     passed({ORDERS_0: 6, ORDERS_1: 7}, startingOffsets='{"orders":{"0":6,"1":7}}')
@@ -180,28 +189,28 @@ def test_a_start_that_later_loads_have_passed_has_no_effect(caplog):
     assert not caplog.messages
 
 
-def test_a_start_beyond_the_last_commit_is_refused():
+def test_a_start_beyond_the_last_commit_is_refused() -> None:
     said = r"goes on at offset 6 of orders-0, and is told to start at offset 7"
     with pytest.raises(InvalidOptionError, match=said):
         passed({ORDERS_0: 6}, startingTimestamp="7")
 
 
-def test_nothing_new_plans_nothing():
+def test_nothing_new_plans_nothing() -> None:
     assert planned((0, 10), last={ORDERS_0: 10}) == []
 
 
-def test_ending_offsets_are_a_limit_and_may_lie_behind_or_beyond():
+def test_ending_offsets_are_a_limit_and_may_lie_behind_or_beyond() -> None:
     ending = '{"orders":{"0":5,"1":99}}'
     assert planned((0, 10), (0, 7), endingOffsets=ending) == [(0, 0, 5), (1, 0, 7)]
     assert planned((0, 10), (0, 7), last={ORDERS_0: 8}, endingOffsets=ending) == [(1, 0, 7)]
 
 
-def test_retention_that_overtook_the_load_is_data_loss():
+def test_retention_that_overtook_the_load_is_data_loss() -> None:
     with pytest.raises(DataLossError, match=r"begins at offset 8.*load 'nightly'.*another name"):
         planned((8, 10), last={ORDERS_0: 6})
 
 
-def test_a_log_that_ends_before_the_last_commit_is_data_loss():
+def test_a_log_that_ends_before_the_last_commit_is_data_loss() -> None:
     with pytest.raises(DataLossError, match=r"ends at offset 3.*topic that was recreated"):
         planned((0, 3), last={ORDERS_0: 6})
 
@@ -211,39 +220,39 @@ def meant(ids: dict[str, UUID], fail_on_data_loss: bool = True) -> Offsets:
     return without_recreated(position, {"orders": ORDERS_ID}, "nightly", fail_on_data_loss)
 
 
-def test_a_recreated_topic_is_refused_also_when_its_log_is_longer_now():
+def test_a_recreated_topic_is_refused_also_when_its_log_is_longer_now() -> None:
     with pytest.raises(TopicRecreatedError, match=r"orders: .*load 'nightly'.*failOnDataLoss"):
         meant({"orders": UUID(int=1)})
     assert meant({"orders": UUID(int=1)}, fail_on_data_loss=False) == {ORDERS_0: 0, ORDERS_1: 0}
 
 
-def test_a_topic_of_which_no_id_is_known_goes_on():
+def test_a_topic_of_which_no_id_is_known_goes_on() -> None:
     unchanged = {ORDERS_0: 6, ORDERS_1: 9}
     assert meant({"orders": ORDERS_ID}) == unchanged
     assert meant({}) == unchanged
     assert meant({"payments": UUID(int=1)}) == unchanged
 
 
-def test_going_on_after_data_loss_takes_what_is_there():
+def test_going_on_after_data_loss_takes_what_is_there() -> None:
     assert planned((8, 10), last={ORDERS_0: 6}, failOnDataLoss="false") == [(0, 8, 10)]
 
 
 @pytest.mark.parametrize("bounds", [(0, 3), (8, 8)])
-def test_going_on_with_nothing_to_read_still_records_the_new_place(bounds):
+def test_going_on_with_nothing_to_read_still_records_the_new_place(bounds: tuple[int, int]) -> None:
     """Else a recreated topic would grow up to the old offset, and its records in between be lost
     without a word."""
     expected = [(0, bounds[1], bounds[1])]
     assert planned(bounds, last={ORDERS_0: 6}, failOnDataLoss="false") == expected
 
 
-def test_a_long_range_is_cut_into_pieces(monkeypatch):
+def test_a_long_range_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "MOST_OFFSETS_PER_TASK", 4)
     pieces = pieces_of([OffsetRange("orders", 0, 1, 10), OffsetRange("orders", 1, 7, 7)])
     found = [(piece.partition, piece.start_offset, piece.until_offset) for piece in pieces]
     assert found == [(0, 1, 5), (0, 5, 9), (0, 9, 10), (1, 7, 7)]
 
 
-def test_short_ranges_share_a_task_and_each_is_in_one(monkeypatch):
+def test_short_ranges_share_a_task_and_each_is_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "FEW_OFFSETS", 10)
     sizes = [3, 3, 3, 3, 20, 1, 0, 9, 1]
     pieces = [OffsetRange("orders", number, 0, size) for number, size in enumerate(sizes)]
@@ -275,13 +284,13 @@ def every_record(landed: Landed) -> int:
     return landed.records
 
 
-def test_the_files_come_in_the_order_of_the_ranges_whatever_order_tasks_end_in():
+def test_the_files_come_in_the_order_of_the_ranges_whatever_order_tasks_end_in() -> None:
     other = landed(OTHER, 0, 4, 5)
     found = verified_files([PIECE, OTHER], [other, landed()], every_record)
     assert found == [*landed().files, *other.files]
 
 
-def test_a_range_may_have_gaps_no_rows_or_several_files():
+def test_a_range_may_have_gaps_no_rows_or_several_files() -> None:
     assert verified_files([PIECE], [Landed(PIECE)], every_record) == []
     several = landed(last=16, records=3, files=[2, 1])
     assert verified_files([PIECE], [several], every_record) == list(several.files)
@@ -309,7 +318,7 @@ def test_a_range_may_have_gaps_no_rows_or_several_files():
         [landed(OffsetRange("payments", 0, 10, 20))],
     ],
 )
-def test_results_that_do_not_account_for_the_ranges_are_refused(results):
+def test_results_that_do_not_account_for_the_ranges_are_refused(results: list[Landed]) -> None:
     with pytest.raises(KafkalogError, match="nothing was published"):
         verified_files([PIECE], results, every_record)
 
@@ -321,7 +330,7 @@ Traceback (most recent call last):
 """
 
 
-def test_an_error_of_ours_in_a_task_keeps_its_class():
+def test_an_error_of_ours_in_a_task_keeps_its_class() -> None:
     error = task_error(f"{TRACEBACK}pyspark_kafkalog.errors.DataLossError: gone: 3\nand more\n")
     assert type(error) is DataLossError
     assert str(error) == "gone: 3\nand more"
@@ -334,7 +343,7 @@ def test_an_error_of_ours_in_a_task_keeps_its_class():
         "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: {}\n",
     ],
 )
-def test_also_where_spark_shows_no_traceback(told):
+def test_also_where_spark_shows_no_traceback(told: str) -> None:
     error = task_error(told.format("pyspark_kafkalog.errors.DataLossError: gone: 3"))
     assert type(error) is DataLossError
     assert str(error) == "gone: 3"
@@ -343,24 +352,24 @@ def test_also_where_spark_shows_no_traceback(told):
 @pytest.mark.parametrize(
     "last", ["OSError: [Errno 28] No space left on device", "KeyError", "annotations: x"]
 )
-def test_any_other_error_in_a_task_is_told(last):
+def test_any_other_error_in_a_task_is_told(last: str) -> None:
     error = task_error(f"{TRACEBACK}{last}\n")
     assert type(error) is KafkalogError
     assert str(error) == f"A task of the load failed and nothing was published: {last}"
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 7])
-def test_a_load_needs_a_name(name):
+def test_a_load_needs_a_name(name: str | int | None) -> None:
     with pytest.raises(InvalidOptionError, match="needs a name"):
-        load(None, name, "parquet:/never/made", OPTIONS)
+        load(None, name, "parquet:/never/made", OPTIONS)  # type: ignore[arg-type]
 
 
-def test_an_unknown_target_is_refused_before_a_broker_is_asked():
+def test_an_unknown_target_is_refused_before_a_broker_is_asked() -> None:
     with pytest.raises(InvalidOptionError, match="parquet:/data/orders"):
         load(None, "nightly", "hive:/never/made", OPTIONS)
 
 
-def test_results_read_well():
+def test_results_read_well() -> None:
     result = LoadResult("nightly", "parquet:/t", 10, 1234567, (PIECE, OTHER), landed().files, "12")
     assert repr(result) == (
         "<LoadResult 'nightly' to parquet:/t: commit 12, 10 records of 2 partitions, "

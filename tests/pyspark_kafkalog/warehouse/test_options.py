@@ -22,40 +22,40 @@ def wanted(options: dict[str, str] | None = None, **arguments: Any) -> LoadOptio
     )
 
 
-def test_what_is_not_said_is_as_load_says_it():
+def test_what_is_not_said_is_as_load_says_it() -> None:
     given = inspect.signature(load).parameters
     said: Any = {name: given[name].default for name in LoadArguments.__annotations__}
     assert wanted() == wanted(**said)
     assert wanted().layout == PLAIN
 
 
-def test_a_warehouse_keeps_committed_records_unless_it_is_told_otherwise():
+def test_a_warehouse_keeps_committed_records_unless_it_is_told_otherwise() -> None:
     assert wanted().source.client.isolation_level == Isolation.READ_COMMITTED
     told = wanted({"kafka.Isolation.Level": "read_uncommitted"})
     assert told.source.client.isolation_level == Isolation.READ_UNCOMMITTED
 
 
-def test_bounds_are_numbers_of_bytes():
+def test_bounds_are_numbers_of_bytes() -> None:
     bounded = wanted(max_bytes="1m", chunk_bytes=5, target_file_bytes="2MiB")
     assert (bounded.max_bytes, bounded.chunk_bytes) == (1 << 20, 5)
     assert bounded.layout.file_bytes == 2 << 20
 
 
-def test_a_start_is_that_of_the_read_and_known_as_said():
+def test_a_start_is_that_of_the_read_and_known_as_said() -> None:
     assert not wanted({"startingOffsets": "-10 minutes"}).has_start
     told = wanted(starting="-10 minutes")
     assert told.has_start
     assert isinstance(told.source.starting, RelativeLimit)
 
 
-def test_dead_letters_are_beside_what_is_read():
+def test_dead_letters_are_beside_what_is_read() -> None:
     told = wanted(value_format="string", on_error="deadletter")
     assert told.has_dead_letters
     assert isinstance(told.source.subscription, BesideLetters)
     assert not wanted(value_format="string", on_error="null").has_dead_letters
 
 
-def test_headers_are_a_column_where_they_are_asked_for():
+def test_headers_are_a_column_where_they_are_asked_for() -> None:
     assert "headers" not in wanted().reading().columns
     assert "headers" in wanted({"includeHeaders": "true"}).reading().columns
 
@@ -74,6 +74,6 @@ def test_headers_are_a_column_where_they_are_asked_for():
         ({"on_error": "ignore"}, "on_error is 'ignore'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, said):
+def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         wanted(**arguments)

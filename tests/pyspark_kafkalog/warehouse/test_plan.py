@@ -1,5 +1,6 @@
 """Where a load begins and ends in a word, and how much it takes."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -48,13 +49,13 @@ def added(starting: Place | None = None, until: Place | None = None) -> dict[str
         datetime(2026, 11, 1, tzinfo=timezone.utc),
     ],
 )
-def test_a_time_in_any_form(place):
+def test_a_time_in_any_form(place: int | str | datetime) -> None:
     time_ms = str(NOVEMBER_MS)
     assert added(starting=place) == {"startingTimestamp": time_ms, STRATEGY: "latest"}
     assert added(until=place) == {"endingTimestamp": time_ms}
 
 
-def test_a_time_without_a_zone_is_in_the_one_that_is_handed_in():
+def test_a_time_without_a_zone_is_in_the_one_that_is_handed_in() -> None:
     berlin = with_places(OPTIONS, "2026-11-01T01:00", None, lambda: ZoneInfo("Europe/Berlin"))
     assert berlin["startingTimestamp"] == str(NOVEMBER_MS)
     here = with_places(OPTIONS, "2026-11-01T00:00", None, lambda: None)
@@ -63,12 +64,12 @@ def test_a_time_without_a_zone_is_in_the_one_that_is_handed_in():
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30)))
-def test_a_time_is_told_to_the_millisecond(moment):
+def test_a_time_is_told_to_the_millisecond(moment: datetime) -> None:
     milliseconds = (moment - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
     assert added(until=moment.isoformat()) == {"endingTimestamp": str(milliseconds)}
 
 
-def test_offsets_and_words_are_those_of_the_connector():
+def test_offsets_and_words_are_those_of_the_connector() -> None:
     assert added(starting="earliest", until="latest") == {
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
@@ -79,7 +80,7 @@ def test_offsets_and_words_are_those_of_the_connector():
 
 
 @pytest.mark.parametrize("text", ["-10 minutes", "-1000"])
-def test_a_start_may_count_back(text):
+def test_a_start_may_count_back(text: str) -> None:
     assert isinstance(batch_options(with_places(OPTIONS, text, None, utc)).starting, RelativeLimit)
 
 
@@ -98,18 +99,20 @@ def test_a_start_may_count_back(text):
         (None, datetime(1969, 1, 1)),
     ],
 )
-def test_what_is_no_place_is_refused(starting, until):
+def test_what_is_no_place_is_refused(
+    starting: str | int | None, until: str | dict[str, int] | datetime | None
+) -> None:
     with pytest.raises(InvalidOptionError):
         batch_options(with_places(OPTIONS, starting, until, utc))
 
 
-def test_what_is_said_twice_is_refused():
+def test_what_is_said_twice_is_refused() -> None:
     options = {**OPTIONS, "endingoffsets": "latest"}
     with pytest.raises(InvalidOptionError, match="until and the option endingOffsets both say it"):
         with_places(options, None, "latest", utc)
 
 
-def test_other_texts_are_no_times():
+def test_other_texts_are_no_times() -> None:
     assert parse_time("2026") is None
     assert parse_time("-10 minutes") is None
     assert parse_time('{"orders":{"0":1}}') is None
@@ -121,14 +124,16 @@ EMPTY = OffsetRange("payments", 0, 5, 5)
 
 
 @pytest.fixture
-def sizes(monkeypatch):
+def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, float]:
     """Ten bytes an offset, if the brokers tell."""
     told: dict[TopicPartition, float] = {A.topic_partition: 10.0, B.topic_partition: 10.0}
     monkeypatch.setattr(portions, "sample_sizes", lambda cluster, positions: told)
     return told
 
 
-def test_a_bound_in_bytes_takes_the_same_part_of_each_partition(sizes):
+def test_a_bound_in_bytes_takes_the_same_part_of_each_partition(
+    sizes: dict[TopicPartition, float],
+) -> None:
     assert within_bytes(None, [A, B, EMPTY], 5_500) == [  # type: ignore[arg-type]
         OffsetRange("orders", 0, 100, 600),
         OffsetRange("orders", 1, 0, 50),
@@ -137,8 +142,8 @@ def test_a_bound_in_bytes_takes_the_same_part_of_each_partition(sizes):
     assert within_bytes(None, [A, B, EMPTY], 11_000) == [A, B, EMPTY]  # type: ignore[arg-type]
 
 
-def test_portions_come_to_the_whole_whatever_their_size(sizes):
-    def take(left):
+def test_portions_come_to_the_whole_whatever_their_size(sizes: dict[TopicPartition, float]) -> None:
+    def take(left: Sequence[OffsetRange]) -> list[OffsetRange]:
         return within_bytes(None, left, 3_000)  # type: ignore[arg-type]
 
     chunks = list(chunks_of([A, B, EMPTY], take))
@@ -156,14 +161,14 @@ def test_portions_come_to_the_whole_whatever_their_size(sizes):
     assert list(chunks_of([], take)) == []
 
 
-def test_a_portion_is_one_offset_at_least(sizes):
+def test_a_portion_is_one_offset_at_least(sizes: dict[TopicPartition, float]) -> None:
     chunks = list(
-        chunks_of([OffsetRange("orders", 0, 0, 3)], lambda left: within_bytes(None, left, 1))
-    )  # type: ignore[arg-type]
+        chunks_of([OffsetRange("orders", 0, 0, 3)], lambda left: within_bytes(None, left, 1))  # type: ignore[arg-type]
+    )
     assert [piece.offset_count for [piece] in chunks] == [1, 1, 1]
 
 
-def test_a_plan_reads_well():
+def test_a_plan_reads_well() -> None:
     sizes = {A.topic_partition: 2048, B.topic_partition: 100}
     plan = LoadPlan("nightly", "parquet:/t", (A, B), sizes, 1, 2)
     assert repr(plan) == (
@@ -179,7 +184,7 @@ def test_a_plan_reads_well():
     assert repr(LoadPlan("n", "parquet:/t", (), {}, 0, 0)).endswith("nothing new>")
 
 
-def test_a_partition_with_offsets_given_up_is_one_partition_of_one_size():
+def test_a_partition_with_offsets_given_up_is_one_partition_of_one_size() -> None:
     """The range of no offsets says from where on."""
     pieces = [OffsetRange("orders", 0, 50, 50), A, EMPTY]
     plan = LoadPlan("nightly", "parquet:/t", tuple(pieces), {A.topic_partition: 2048}, 1, 1)

@@ -3,6 +3,8 @@
 import errno
 import io
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -26,7 +28,7 @@ SECOND = OffsetRange("orders", 0, 100, 150)
 OTHER = OffsetRange("orders", 1, 7, 17)
 
 
-def test_what_tasks_pass_adds_up_and_a_twin_counts_once(tmp_path):
+def test_what_tasks_pass_adds_up_and_a_twin_counts_once(tmp_path: Path) -> None:
     path = str(tmp_path)
     meter = Meter([FIRST, SECOND, OTHER])
     assert (meter.read(path).landed, meter.read(path).total) == (0, 160)
@@ -45,7 +47,7 @@ def test_what_tasks_pass_adds_up_and_a_twin_counts_once(tmp_path):
     assert found.left_s is not None
 
 
-def test_commit_after_commit_adds_up(tmp_path):
+def test_commit_after_commit_adds_up(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     first.mkdir()
     second.mkdir()
@@ -67,7 +69,7 @@ def a_progress(landed: int, seconds: float = 2.0) -> LoadProgress:
     return LoadProgress(partitions, seconds)
 
 
-def test_a_line_says_how_much_how_fast_and_how_long():
+def test_a_line_says_how_much_how_fast_and_how_long() -> None:
     assert describe_progress(a_progress(250)) == (
         "250 of 1,000 offsets landed (25 %), 1 of 2 partitions to go, "
         "125 rows/s, 2.4 KiB, 0:06 left"
@@ -79,7 +81,9 @@ def test_a_line_says_how_much_how_fast_and_how_long():
     assert describe_progress(a_progress(1, 100.0)).endswith("27:45:00 left")
 
 
-def test_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
+def test_lines_come_now_and_then_and_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = Lines()
     lines(a_progress(10))
     assert capsys.readouterr().out == ""
@@ -93,20 +97,22 @@ def test_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     assert second.startswith("1,000 of 1,000 offsets landed")
 
 
-def test_a_load_whose_lines_nobody_reads_any_more_goes_on(monkeypatch):
+def test_a_load_whose_lines_nobody_reads_any_more_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `kafkalog load ... | head -1`."""
 
     class Closed(io.StringIO):
-        def write(self, text):
+        def write(self, text: str) -> int:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("sys.stdout", Closed())
     Lines()(a_progress(1000))
 
 
-def test_bars_where_there_is_a_terminal(tmp_path, monkeypatch, capsys):
+def test_bars_where_there_is_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Terminal(Console):
-        def __init__(self, **options):
+        def __init__(self, **options: Any) -> None:
             super().__init__(**{**options, "force_terminal": True, "width": 120})
 
     monkeypatch.setattr("rich.console.Console", Terminal)
@@ -120,7 +126,7 @@ def test_bars_where_there_is_a_terminal(tmp_path, monkeypatch, capsys):
     assert re.search(r"orders-0 .* rows/s, 2\.0 KiB", out)
 
 
-def test_a_load_whose_terminal_has_gone_goes_on(monkeypatch):
+def test_a_load_whose_terminal_has_gone_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.progress import Progress as Bars
 
     def gone(*_: object, **__: object) -> None:
@@ -134,7 +140,7 @@ def test_a_load_whose_terminal_has_gone_goes_on(monkeypatch):
         raise OSError("theirs")
 
 
-def test_a_load_that_fails_does_not_say_that_all_has_landed(tmp_path):
+def test_a_load_that_fails_does_not_say_that_all_has_landed(tmp_path: Path) -> None:
     told: list[LoadProgress] = []
     with (
         pytest.raises(KeyError),
@@ -145,7 +151,7 @@ def test_a_load_that_fails_does_not_say_that_all_has_landed(tmp_path):
     assert all(progress.landed == 0 for progress in told)
 
 
-def test_sizes_read_well():
+def test_sizes_read_well() -> None:
     assert [describe_bytes(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30, 1 << 50)] == [
         "0 bytes",
         "1,023 bytes",

@@ -34,7 +34,7 @@ def land(table: Table, name: str, *ranges: OffsetRange) -> None:
     target.commit(PendingCommit(stage, name, last, ranges, files, {"orders": UUID(int=7)}))
 
 
-def test_a_target_tells_of_its_loads(table):
+def test_a_target_tells_of_its_loads(table: Table) -> None:
     assert load_status(table.name) == []
     assert list(table.directory.iterdir()) == []
     before_ms = now_ms()
@@ -61,7 +61,7 @@ def test_a_target_tells_of_its_loads(table):
     assert alone.gaps == (second_lost, first_lost)
 
 
-def test_a_load_that_was_forgotten_is_none(table):
+def test_a_load_that_was_forgotten_is_none(table: Table) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 3)
     forget(table.name, "nightly")
@@ -72,7 +72,7 @@ def test_a_load_that_was_forgotten_is_none(table):
     assert [each.name for each in load_status(table.name)] == ["hourly", "nightly"]
 
 
-def test_a_history_that_was_cut_off(tmp_path):
+def test_a_history_that_was_cut_off(tmp_path: Path) -> None:
     """As Delta's own cleaning of its log does: the place is kept, the commit's time is not."""
     table = KINDS["delta"](tmp_path)
     load(table.open(), "nightly", 5)

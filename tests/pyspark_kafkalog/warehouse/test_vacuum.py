@@ -1,6 +1,9 @@
 """Sweeping what killed loads left behind: nothing that is committed, or that may still be."""
 
 import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +15,12 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.targets import delta
 from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
+from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, DeltaLakeTable, Table, expected_rows
 
 
-def make_table(kind, directory, monkeypatch):
+def make_table(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table, and a temporary directory for this test, into which SQL targets stage."""
     (directory / "the place").mkdir()
     (directory / "temporary").mkdir()
@@ -26,17 +30,21 @@ def make_table(kind, directory, monkeypatch):
 
 
 @pytest.fixture(params=KINDS)
-def table(request, tmp_path, monkeypatch):
+def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     return make_table(request.param, tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def files_that_stay(request, tmp_path, monkeypatch):
+def files_that_stay(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Table:
     """A table whose files stay where tasks wrote them."""
     return make_table(request.param, tmp_path, monkeypatch)
 
 
-def begin(table, name="nightly", until_offset=7):
+def begin(
+    table: Table, name: str = "nightly", until_offset: int = 7
+) -> tuple[Target, PendingCommit]:
     """A load that has landed and not committed: its target and the pending commit."""
     target = table.open()
     last, ranges = plan(target, name, until_offset)
@@ -45,7 +53,7 @@ def begin(table, name="nightly", until_offset=7):
     return target, PendingCommit(stage, name, last, ranges, files)
 
 
-def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table):
+def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table: Table) -> None:
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
     stage = landed.stage
@@ -65,7 +73,7 @@ def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table):
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
 
-def test_a_target_without_commits_is_swept_too(table):
+def test_a_target_without_commits_is_swept_too(table: Table) -> None:
     assert vacuum(table.name, 0, force=True) == []
     begin(table)
     assert len(vacuum(table.name, 0, force=True)) == 1
@@ -74,7 +82,7 @@ def test_a_target_without_commits_is_swept_too(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_load_that_is_touched_goes_on(table):
+def test_a_load_that_is_touched_goes_on(table: Table) -> None:
     target, landed = begin(table)
     load(table.open(), "hourly", 4)
     assert vacuum(table.name, 1, force=True) == []
@@ -82,14 +90,14 @@ def test_a_load_that_is_touched_goes_on(table):
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
-def test_a_short_retention_has_to_be_forced(table):
+def test_a_short_retention_has_to_be_forced(table: Table) -> None:
     with pytest.raises(InvalidOptionError, match="use force"):
         vacuum(table.name, 23.9)
     with pytest.raises(InvalidOptionError):
         vacuum(table.name, float("nan"), force=True)
 
 
-def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay):
+def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay: Table) -> None:
     table = files_that_stay
     target, landed = begin(table)
     target.commit(landed)
@@ -99,10 +107,13 @@ def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay):
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
-def test_files_that_only_an_old_version_of_the_table_names_are_kept(tmp_path, monkeypatch):
+def test_files_that_only_an_old_version_of_the_table_names_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = make_table("delta", tmp_path, monkeypatch)
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 7)
+    assert isinstance(table, DeltaLakeTable)
     found = table.delta()
     found.optimize.compact()
     found.create_checkpoint()
@@ -111,14 +122,17 @@ def test_files_that_only_an_old_version_of_the_table_names_are_kept(tmp_path, mo
     assert found.to_pyarrow_table().num_rows == 6
 
 
-def before_the_commit(target, call, monkeypatch):
+def before_the_commit(
+    target: Any, call: Callable[[Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Has `call` made at the commit point of `target`, once, with what commits."""
-    place, name = delta, "_append"
+    place: Any = delta
+    name = "_append"
     if not isinstance(target, DeltaTarget):
         place, name = target._catalog_of_target(), "commit_table"
     publish = getattr(place, name)
 
-    def publishing(*arguments):
+    def publishing(*arguments: Any) -> Any:
         monkeypatch.setattr(place, name, publish)
         return call(lambda: publish(*arguments))
 
@@ -126,17 +140,23 @@ def before_the_commit(target, call, monkeypatch):
 
 
 def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(
-    files_that_stay, monkeypatch
-):
+    files_that_stay: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was about to commit when the sweep began, after long."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
-    sweeper, removed, published = table.open(), [], []
+    sweeper: Any = table.open()
+    removed: list[str] = []
+    published: list[Any] = []
     fence = sweeper._fence
 
-    def sweep(publish):
-        sweeper._fence = lambda: (published.append(publish()), fence())
+    def sweep(publish: Callable[[], Any]) -> Any:
+        def publish_first() -> None:
+            published.append(publish())
+            fence()
+
+        sweeper._fence = publish_first
         removed.extend(sweeper.vacuum(-1, False))
         return published[0]
 
@@ -147,13 +167,13 @@ def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(
 
 
 def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(
-    files_that_stay, monkeypatch
-):
+    files_that_stay: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = files_that_stay
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
 
-    def sweep(publish):
+    def sweep(publish: Callable[[], Any]) -> Any:
         assert len(table.open().vacuum(-1, False)) == 1
         return publish()
 
@@ -163,15 +183,17 @@ def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(
     assert table.rows() == expected_rows("hourly", 4)
 
 
-def test_a_killed_sweep_is_finished_by_the_next_or_undone(files_that_stay, monkeypatch):
+def test_a_killed_sweep_is_finished_by_the_next_or_undone(
+    files_that_stay: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = files_that_stay
     load(table.open(), "hourly", 4)
     begin(table)
 
-    def kill():
+    def kill() -> None:
         raise Killed
 
-    sweeper = table.open()
+    sweeper: Any = table.open()
     monkeypatch.setattr(sweeper, "_fence", kill)
     with pytest.raises(Killed):
         sweeper.vacuum(-1, False)
@@ -186,18 +208,18 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("kind", [OSError, Killed])
 def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(
-    files_that_stay, kind, monkeypatch
-):
+    files_that_stay: Table, kind: type[OSError] | type[Killed], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Put back by the sweep, or when it was killed by whoever opens the target next."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
     target, landed = begin(table)
-    sweeper = table.open()
+    sweeper: Any = table.open()
 
-    def sweep(publish):
+    def sweep(publish: Callable[[], Any]) -> Any:
         published = []
 
-        def commit_and_fail():
+        def commit_and_fail() -> None:
             published.append(publish())
             raise kind
 
@@ -222,7 +244,9 @@ def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(
     assert table.rows() == everything
 
 
-def test_the_command_line_sweeps(tmp_path, monkeypatch, capsys):
+def test_the_command_line_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = make_table("parquet", tmp_path, monkeypatch)
     _, landed = begin(table)
     assert cli.main(["load", "--vacuum", "--to", table.name]) == 0

@@ -1,9 +1,10 @@
 """What the readers of a transform of DataFrames leave for the driver. With Spark:
 tests/spark/test_load.py."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ WHOLE = OffsetRange("orders", 0, 0, 10)
 
 
 @pytest.fixture
-def attempt(tmp_path, monkeypatch):
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """One attempt of a task that reads WHOLE, of which offsets before `begins` are gone."""
     monkeypatch.setattr(dataframe, "kept_cluster", lambda _: nullcontext())
 
@@ -49,7 +50,9 @@ def attempt(tmp_path, monkeypatch):
     return run
 
 
-def test_a_gap_counts_where_every_attempt_found_it(attempt, tmp_path):
+def test_a_gap_counts_where_every_attempt_found_it(
+    attempt: Callable[..., None], tmp_path: Path
+) -> None:
     attempt(4)
     attempt(4)
     assert read_counts(str(tmp_path)) == (0, [OffsetRange("orders", 0, 0, 4)])
@@ -57,15 +60,17 @@ def test_a_gap_counts_where_every_attempt_found_it(attempt, tmp_path):
 
 @pytest.mark.parametrize("begins", [(0, 4), (4, 0), (4, 6)])
 def test_whose_rows_count_is_not_guessed_where_attempts_found_other_offsets(
-    attempt, tmp_path, begins
-):
+    attempt: Callable[..., None], tmp_path: Path, begins: tuple[int, int]
+) -> None:
     for each in begins:
         attempt(each)
     with pytest.raises(KafkalogError, match=r"read twice.*run the load again"):
         read_counts(str(tmp_path))
 
 
-def test_a_reader_that_loses_nothing_or_fails_leaves_nothing(attempt, tmp_path):
+def test_a_reader_that_loses_nothing_or_fails_leaves_nothing(
+    attempt: Callable[..., None], tmp_path: Path
+) -> None:
     attempt(fail_on_data_loss=True)
     assert list(tmp_path.glob("*.read")) == []
     assert read_counts(str(tmp_path)) == (0, [])

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +23,7 @@ TOPICS = ("orders", "orders-dead-letters", "orders-eu", "deleted-dead-letters", 
 
 
 class FakeCluster:
-    def topics(self, names):
+    def topics(self, names: Iterable[str]) -> dict[Any, Any]:
         return {name: [0, 1] for name in TOPICS if names is None or name in names}
 
 
@@ -31,19 +33,19 @@ def read(letters_to: str | None = None, **subscription: str) -> list[str]:
     return sorted({each.topic for each in beside.partitions(FakeCluster())})
 
 
-def test_a_pattern_leaves_the_topics_of_its_own_letters_out():
+def test_a_pattern_leaves_the_topics_of_its_own_letters_out() -> None:
     """The first load makes them itself: the second one would find them."""
     assert read(subscribePattern="orders.*") == ["orders", "orders-eu"]
     beside_own = [topic for topic in sorted(TOPICS) if topic != "letters"]
     assert read("letters", subscribePattern=".*") == beside_own
 
 
-def test_a_pattern_leaves_out_the_letters_of_a_topic_that_was_deleted():
+def test_a_pattern_leaves_out_the_letters_of_a_topic_that_was_deleted() -> None:
     assert read(subscribePattern=".*") == ["letters", "orders", "orders-eu"]
     assert read(subscribePattern="^deleted|^orders") == ["orders", "orders-eu"]
 
 
-def test_letters_of_other_loads_are_read():
+def test_letters_of_other_loads_are_read() -> None:
     every = ["deleted-dead-letters", "orders-dead-letters"]
     assert read(subscribePattern="-dead-letters$") == every
     assert read("letters", subscribe="orders-dead-letters") == ["orders-dead-letters"]
@@ -57,13 +59,15 @@ def test_letters_of_other_loads_are_read():
         ("letters", {"assign": '{"letters":[0],"orders":[1]}'}),
     ],
 )
-def test_topics_that_are_named_and_take_letters_are_refused(letters_to, subscription):
+def test_topics_that_are_named_and_take_letters_are_refused(
+    letters_to: str | None, subscription: dict[str, str]
+) -> None:
     with pytest.raises(InvalidOptionError, match=r"letters would go to .*, which this load reads"):
         read(letters_to, **subscription)
 
 
 @pytest.mark.parametrize("letters_to", [None, "letters"])
-def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to):
+def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to: str | None) -> None:
     """Otherwise no load would ever get past it."""
     columns = tuple(COLUMN_TYPES)
     with EmbeddedBroker() as broker:
@@ -89,7 +93,7 @@ def test_a_record_as_large_as_its_topic_takes_becomes_a_letter(letters_to):
     assert letter["headers"][-1] == {"key": "kafkalog.reason", "value": b"a reason"}
 
 
-def test_letters_are_not_compacted_away():
+def test_letters_are_not_compacted_away() -> None:
     """Of letters with one key a compacted topic keeps the last, and none without a key."""
     with EmbeddedBroker(config={"log.cleanup.policy": "compact"}) as broker:
         config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,13 +17,14 @@ from deltalake import DeltaTable
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
+    Commit,
     PendingCommit,
     Stage,
 )
 from pyspark_kafkalog.warehouse.rows.layout import Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.targets import staged_files
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, S3Table, Table
 from tests.support.s3_server import BUCKET
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -49,13 +51,18 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return KINDS[request.param](tmp_path)
 
 
-def layout_of(partition_by=(), sort_by=(), compression="zstd", file_bytes=1 << 20) -> Layout:
+def layout_of(
+    partition_by: Sequence[str] = (),
+    sort_by: tuple[()] = (),
+    compression: str = "zstd",
+    file_bytes: int = 1 << 20,
+) -> Layout:
     layout = make_layout(partition_by, sort_by, compression, file_bytes)
     check_layout(layout, ROWS.schema)
     return layout
 
 
-def load(table: Table, layout: Layout, rows: pa.RecordBatch = ROWS, start: int = 0):
+def load(table: Table, layout: Layout, rows: pa.RecordBatch = ROWS, start: int = 0) -> Commit:
     target = table.open()
     last = target.position("nightly")
     stage = target.stage(rows.schema, layout.partition_by)
@@ -79,7 +86,7 @@ def hive_rows(directory: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
-def test_directories_are_called_as_hive_and_spark_do(tmp_path):
+def test_directories_are_called_as_hive_and_spark_do(tmp_path: Path) -> None:
     layout = layout_of("days(timestamp), hours(timestamp), colour")
     load(KINDS["parquet"](tmp_path), layout)
     null = NULL
@@ -93,7 +100,7 @@ def test_directories_are_called_as_hive_and_spark_do(tmp_path):
     assert list(rows[0]) == ["id", "loaded", "timestamp_day", "timestamp_hour", "colour"]
 
 
-def test_other_readers_find_hive_partitions(tmp_path):
+def test_other_readers_find_hive_partitions(tmp_path: Path) -> None:
     load(KINDS["parquet"](tmp_path), layout_of(["days(timestamp)", "loaded"]))
     files = f"{tmp_path}/table/**/*.parquet"
     query = duckdb.connect().sql(
@@ -107,7 +114,7 @@ def test_other_readers_find_hive_partitions(tmp_path):
     assert found.column("id").to_pylist() == [1]
 
 
-def test_delta_partitions_are_in_the_log(tmp_path):
+def test_delta_partitions_are_in_the_log(tmp_path: Path) -> None:
     load(KINDS["delta"](tmp_path), layout_of("days(timestamp),colour"))
     table = DeltaTable(f"{tmp_path}/table")
     assert table.metadata().partition_columns == ["timestamp_day", "colour"]
@@ -118,8 +125,8 @@ def test_delta_partitions_are_in_the_log(tmp_path):
     assert len(table.file_uris()) == 5
 
 
-def test_iceberg_partitions_are_hidden_ones(tmp_path):
-    table = KINDS["iceberg"](tmp_path)
+def test_iceberg_partitions_are_hidden_ones(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
     load(table, layout_of(["days(timestamp)", "hours(timestamp)", "colour"]))
     found = table.iceberg()
     spec = [(field.name, str(field.transform)) for field in found.spec().fields]
@@ -143,9 +150,9 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path):
 
 
 @pytest.mark.parametrize("partition_by", ["", "days(timestamp)", "hours(timestamp)"])
-def test_iceberg_finds_rows_of_any_time(tmp_path, partition_by):
+def test_iceberg_finds_rows_of_any_time(tmp_path: Path, partition_by: str) -> None:
     """Also of those that no calendar has: of a producer that counts microseconds, say."""
-    table = KINDS["iceberg"](tmp_path)
+    table = IcebergTable(tmp_path)
     times = [-(2**62), -HOUR_US - 1, -1, 0, 1_790_000_000_000_000_000, 2**63 - 1]
     column = pa.array(times, pa.timestamp("us", "UTC"))
     rows = ROWS.set_column(2, ROWS.schema.field(2), column)
@@ -161,8 +168,8 @@ def test_iceberg_finds_rows_of_any_time(tmp_path, partition_by):
         assert sorted(found.column("id").to_pylist()) == sorted(2 * ids), row_filter
 
 
-def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path):
-    table = KINDS["iceberg"](tmp_path)
+def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
     colours = pa.array(["red", "", NULL, None, "", "red"])
     load(table, layout_of("colour"), ROWS.set_column(1, "colour", colours))
     for row_filter, ids in (
@@ -175,7 +182,9 @@ def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "text"), [("parquet", ""), ("parquet", NULL), ("delta", "")])
-def test_texts_that_would_be_null_as_partitions_are_refused(tmp_path, kind, text):
+def test_texts_that_would_be_null_as_partitions_are_refused(
+    tmp_path: Path, kind: str, text: str
+) -> None:
     table = KINDS[kind](tmp_path)
     rows = ROWS.set_column(1, "colour", pa.array(["red", text, "red", None, "red", "red"]))
     with pytest.raises(InvalidRowError, match=r"column colour has .* would be null"):
@@ -185,7 +194,7 @@ def test_texts_that_would_be_null_as_partitions_are_refused(tmp_path, kind, text
     assert table.offsets("nightly") == {0: 100}
 
 
-def test_a_text_that_parquet_directories_have_no_form_for_is_one_in_delta(tmp_path):
+def test_a_text_that_parquet_directories_have_no_form_for_is_one_in_delta(tmp_path: Path) -> None:
     table = KINDS["delta"](tmp_path)
     rows = ROWS.set_column(1, "colour", pa.array(["red", NULL, "red", None, "red", "red"]))
     load(table, layout_of("colour"), rows)
@@ -193,14 +202,14 @@ def test_a_text_that_parquet_directories_have_no_form_for_is_one_in_delta(tmp_pa
     assert found == ["red", NULL, "red", None, "red", "red"]
 
 
-def test_directories_that_readers_pass_over_are_refused(tmp_path):
+def test_directories_that_readers_pass_over_are_refused(tmp_path: Path) -> None:
     rows = ROWS.rename_columns(["id", "_colour", "timestamp", "loaded"])
     with pytest.raises(InvalidOptionError, match="directories whose names begin with _"):
         load(KINDS["parquet"](tmp_path), make_layout("_colour", "", "zstd", 1 << 20), rows)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "s3"])
-def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path, kind):
+def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path: Path, kind: str) -> None:
     """Slashes, percent signs, line ends, equal signs, dots, long ones, by Arrow's readers."""
     texts = ["a/b", "100%", "%2F", "x\ny", "k=v", ".", "..", "é" * 30, "{a}*?", " x ", "null", "~"]
     rows = pa.record_batch({"id": pa.array(range(len(texts))), "colour": pa.array(texts)})
@@ -209,7 +218,7 @@ def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path, kind):
     load(table, layout, rows)
     if kind == "parquet":
         found = ds.dataset(tmp_path / "table", partitioning="hive").to_table()
-    elif kind == "s3":
+    elif isinstance(table, S3Table):
         place = f"{BUCKET}/{table.prefix}"
         found = ds.dataset(place, filesystem=table.files(), partitioning="hive").to_table()
     else:
@@ -220,7 +229,7 @@ def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path, kind):
 @pytest.mark.parametrize(
     "partition_by", [["id"], ["loaded", "colour"], ["days(timestamp)"], ["hours(timestamp)"]]
 )
-def test_every_row_is_in_one_partition(table, partition_by):
+def test_every_row_is_in_one_partition(table: Table, partition_by: list[str]) -> None:
     load(table, layout_of(partition_by))
     load(table, layout_of(partition_by), start=100)
     if table.name.startswith("parquet"):
@@ -231,7 +240,7 @@ def test_every_row_is_in_one_partition(table, partition_by):
     assert table.offsets("nightly") == {0: 200}
 
 
-def test_a_commit_without_rows_keeps_a_partitioned_table(table):
+def test_a_commit_without_rows_keeps_a_partitioned_table(table: Table) -> None:
     layout = layout_of("days(timestamp)")
     load(table, layout)
     load(table, layout, ROWS.slice(0, 0), start=100)
@@ -239,7 +248,7 @@ def test_a_commit_without_rows_keeps_a_partitioned_table(table):
     assert table.offsets("nightly") == {0: 300}
 
 
-def test_a_table_that_is_partitioned_in_another_way_is_refused(table):
+def test_a_table_that_is_partitioned_in_another_way_is_refused(table: Table) -> None:
     load(table, layout_of("days(timestamp)"))
     for other in ("", "hours(timestamp)", "colour", "days(timestamp),colour"):
         with pytest.raises(TargetError, match=r"partitioned by .*, not by"):
@@ -247,7 +256,7 @@ def test_a_table_that_is_partitioned_in_another_way_is_refused(table):
     assert table.offsets("nightly") == {0: 100}
 
 
-def test_databases_are_not_partitioned(tmp_path):
+def test_databases_are_not_partitioned(tmp_path: Path) -> None:
     target = KINDS["sqlite"](tmp_path).open()
     with pytest.raises(InvalidOptionError, match="partition_by has no meaning for sql:"):
         target.stage(ROWS.schema, layout_of("colour").partition_by)
@@ -265,7 +274,7 @@ def test_databases_are_not_partitioned(tmp_path):
         ("weeks(timestamp)", r"partition_by names weeks\(timestamp\)"),
     ],
 )
-def test_partitions_that_cannot_be_are_refused(partition_by, said):
+def test_partitions_that_cannot_be_are_refused(partition_by: str, said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         layout_of(partition_by)
 
@@ -279,12 +288,12 @@ def test_partitions_that_cannot_be_are_refused(partition_by, said):
         ({"file_bytes": (4 << 30) + 1}, r"to 4294967296 \(4 GiB\)"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused(options, said):
+def test_layouts_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         layout_of(**options)
 
 
-def test_a_partition_needs_a_value_that_a_directory_can_be_called(tmp_path):
+def test_a_partition_needs_a_value_that_a_directory_can_be_called(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"colour": ["x" * 201], "id": [1]})
     stage = KINDS["parquet"](tmp_path).open().stage(rows.schema, layout_of("colour").partition_by)
     with pytest.raises(InvalidRowError, match="column colour has a value of 201 characters"):
@@ -302,14 +311,14 @@ def days(numbers: list[int]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("day", ABSURD_DAYS)
-def test_a_day_that_no_calendar_has_is_no_partition(table, day):
+def test_a_day_that_no_calendar_has_is_no_partition(table: Table, day: int) -> None:
     """In a directory's name, a text that is no date would make texts of a whole column."""
     rows = days([0, day])
     with pytest.raises(InvalidRowError, match=r"column day has a day beyond .* days\(day\)"):
         load(table, make_layout("day", (), "zstd", 1 << 20), rows)
 
 
-def test_days_that_no_calendar_has_are_in_the_partition_of_null(table):
+def test_days_that_no_calendar_has_are_in_the_partition_of_null(table: Table) -> None:
     rows = days([0, *ABSURD_DAYS, -719_162])
     load(table, make_layout("days(day)", (), "zstd", 1 << 20), rows)
     if table.name.startswith("parquet"):
@@ -329,7 +338,7 @@ def written(directory: Path, batches: list[pa.RecordBatch], layout: Layout) -> l
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "lz4", "none"])
-def test_compressions(tmp_path, compression):
+def test_compressions(tmp_path: Path, compression: str) -> None:
     [file] = written(tmp_path, [ROWS], layout_of(compression=compression))
     found = file.metadata.row_group(0).column(1).compression.lower()
     assert found == {"none": "uncompressed"}.get(compression, compression)
@@ -337,7 +346,7 @@ def test_compressions(tmp_path, compression):
     assert duckdb.connect().read_parquet(str(path)).count("*").fetchall() == [(6,)]
 
 
-def test_every_file_is_sorted_as_a_whole(tmp_path, monkeypatch):
+def test_every_file_is_sorted_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_files, "SORTED_BYTES", 8_000)
     monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", 4_000)
     batches = [
@@ -346,7 +355,7 @@ def test_every_file_is_sorted_as_a_whole(tmp_path, monkeypatch):
     ]
     files = written(tmp_path, batches, Layout(sort_by=(("n", "descending"), ("s", "ascending"))))
     assert len(files) > 2
-    rows: list[tuple] = []
+    rows: list[tuple[Any, ...]] = []
     for file in files:
         assert file.num_row_groups > 1
         table = file.read()
@@ -361,7 +370,7 @@ def test_every_file_is_sorted_as_a_whole(tmp_path, monkeypatch):
     )
 
 
-def test_files_end_near_the_size_that_was_asked_for(tmp_path):
+def test_files_end_near_the_size_that_was_asked_for(tmp_path: Path) -> None:
     batches = [
         pa.RecordBatch.from_pydict({"value": [os.urandom(1000) for _ in range(500)]})
         for _ in range(10)
@@ -372,13 +381,13 @@ def test_files_end_near_the_size_that_was_asked_for(tmp_path):
     assert all(size < 1.6 * (1 << 20) for size in sizes)
 
 
-def test_a_task_keeps_few_files_open(tmp_path, monkeypatch):
+def test_a_task_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that it writes to costs memory, however many partitions rows go to."""
     monkeypatch.setattr(staged_files, "MOST_OPEN_FILES", 3)
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 10)
     most = []
 
-    def batches():
+    def batches() -> Iterator[Any]:
         for start in range(0, 100, 10):
             yield pa.RecordBatch.from_pydict({"p": [n % 7 for n in range(10)], "n": [start] * 10})
             most.append(sum(name.endswith(".writing") for name in os.listdir(stage.path)))

@@ -4,6 +4,7 @@ import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,7 +63,7 @@ def load(table: Table, rows: pa.RecordBatch, start: int = 0, until: int = 100) -
     )
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """A value as it is in each of the formats: nested ones may have become JSON."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         return plain(json.loads(value))
@@ -74,7 +75,7 @@ def plain(value):
     return value
 
 
-def test_rows_of_any_types_read_back(table):
+def test_rows_of_any_types_read_back(table: Table) -> None:
     load(table, pa.RecordBatch.from_pydict(WIDE))
     assert table.offsets("nightly") == {0: 100}
     first, second = table.all_rows()
@@ -97,7 +98,7 @@ def test_rows_of_any_types_read_back(table):
     assert plain(first["labels"]) == {"a": 1.5}
 
 
-def test_rows_need_no_offsets_and_ranges_no_files(table):
+def test_rows_need_no_offsets_and_ranges_no_files(table: Table) -> None:
     counted = pa.RecordBatch.from_pydict({"carrier": ["AA", "UA"], "flights": [3, 4]})
     load(table, counted)
     load(table, counted.slice(0, 0), 100, 200)
@@ -107,14 +108,16 @@ def test_rows_need_no_offsets_and_ranges_no_files(table):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
-def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path, kind):
+def test_a_column_of_another_type_is_refused_before_anything_is_read(
+    tmp_path: Path, kind: str
+) -> None:
     table = KINDS[kind](tmp_path)
     load(table, pa.RecordBatch.from_pydict({"n": [1]}))
     with pytest.raises(TargetError, match=r"column n of type"):
         load(table, pa.RecordBatch.from_pydict({"n": ["one"]}), 100, 200)
 
 
-def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_path):
+def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_path: Path) -> None:
     table = KINDS["parquet"](tmp_path)
     target = table.open()
     rows = pa.RecordBatch.from_pydict({"n": ["one"]})
@@ -128,7 +131,7 @@ def test_a_parquet_directory_keeps_the_types_of_the_loader_that_was_faster(tmp_p
     assert {row["n"] for row in table.all_rows()} == {1, None}
 
 
-def test_a_parquet_directory_has_no_columns_that_differ_by_case_alone(tmp_path):
+def test_a_parquet_directory_has_no_columns_that_differ_by_case_alone(tmp_path: Path) -> None:
     """Spark takes them for one, and reads neither."""
     table = KINDS["parquet"](tmp_path)
     load(table, pa.RecordBatch.from_pydict({"id": [1]}))
@@ -138,7 +141,7 @@ def test_a_parquet_directory_has_no_columns_that_differ_by_case_alone(tmp_path):
     assert table.all_rows() == [{"id": 1}]
 
 
-def test_field_ids_of_nested_columns_are_those_of_the_table(tmp_path):
+def test_field_ids_of_nested_columns_are_those_of_the_table(tmp_path: Path) -> None:
     table = KINDS["iceberg"](tmp_path)
     target = table.open()
     stage = target.stage(storable(pa.schema({name: WIDE[name].type for name in WIDE})))
@@ -166,12 +169,14 @@ def test_field_ids_of_nested_columns_are_those_of_the_table(tmp_path):
         ({"d": pa.decimal256(40, 2)}, "column d is of type decimal256"),
     ],
 )
-def test_types_that_some_warehouse_cannot_hold_are_refused(columns, said):
+def test_types_that_some_warehouse_cannot_hold_are_refused(
+    columns: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         storable(pa.schema(columns))
 
 
-def test_a_batch_that_does_not_fit_is_refused_with_its_column():
+def test_a_batch_that_does_not_fit_is_refused_with_its_column() -> None:
     schema = pa.schema({"n": pa.int32()})
     assert fitted(pa.RecordBatch.from_pydict({"x": [1], "n": [7]}), schema).to_pydict() == {
         "n": [7]

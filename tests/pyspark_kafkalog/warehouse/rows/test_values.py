@@ -4,9 +4,11 @@ import json
 import math
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,7 @@ from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, HEADERS_TYPE, row_sch
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.decoding.decoder import Decoded
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, InvalidRowError
-from pyspark_kafkalog.source.options import batch_options
+from pyspark_kafkalog.source.options import SourceOptions, batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import landing
 from pyspark_kafkalog.warehouse.commit import (
@@ -25,6 +27,7 @@ from pyspark_kafkalog.warehouse.landing import Landing, Reading, Records, land
 from pyspark_kafkalog.warehouse.rows.dead_letters import dead_letter_topic, with_origin
 from pyspark_kafkalog.warehouse.rows.transformation import takes_batches, transformed_schema
 from pyspark_kafkalog.warehouse.rows.values import Values, open_values
+from tests.support.present import present
 
 WITH_HEADERS = (*DEFAULT_COLUMNS, "headers")
 OPTIONS = batch_options({"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"})
@@ -53,7 +56,7 @@ class Objects:
         return Decoded(pa.array(rows, self.type), errors)
 
 
-def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
+def records(values: list[bytes | None], columns: Sequence[str] = WITH_HEADERS) -> pa.RecordBatch:
     count = len(values)
     everything = {
         "key": [b"k"] * count,
@@ -70,9 +73,17 @@ def records(values: list[bytes | None], columns=WITH_HEADERS) -> pa.RecordBatch:
     )
 
 
-def read_as(monkeypatch, values: list[bytes | None], reading: Reading) -> Records:
+def read_as(
+    monkeypatch: pytest.MonkeyPatch, values: list[bytes | None], reading: Reading
+) -> Records:
     def read(
-        _cluster, _options, columns, _piece, _topic_id, _on_gap, _epoch
+        _cluster: Cluster,
+        _options: SourceOptions,
+        columns: Sequence[str],
+        _piece: OffsetRange,
+        _topic_id: UUID | None,
+        _on_gap: Callable[[OffsetRange], None] | None,
+        _epoch: int | None,
     ) -> Iterator[pa.RecordBatch]:
         yield records(values[:2], columns)
         yield records([*values[:2], *values[2:]], columns).slice(2)
@@ -85,7 +96,9 @@ def rows_of(found: Records) -> list[dict[str, Any]]:
     return [row for batch in found.rows() for row in batch.to_pylist()]
 
 
-def test_the_fields_of_a_struct_become_columns_in_the_place_of_the_value(monkeypatch):
+def test_the_fields_of_a_struct_become_columns_in_the_place_of_the_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reading = Reading(OPTIONS, DEFAULT_COLUMNS, {}, Values(Objects()))
     found = read_as(monkeypatch, GOOD, reading)
     rows = rows_of(found)
@@ -104,14 +117,14 @@ def test_the_fields_of_a_struct_become_columns_in_the_place_of_the_value(monkeyp
     assert found.landed().records == 3
 
 
-def test_a_bad_value_fails_the_load_and_is_named(monkeypatch):
+def test_a_bad_value_fails_the_load_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(OPTIONS, DEFAULT_COLUMNS, {}, Values(Objects()))
     said = r"orders-3 at offset 12 cannot be decoded: no JSON: b'no json' \(1 more nearby\)"
     with pytest.raises(BadRecordError, match=said):
         rows_of(read_as(monkeypatch, [*GOOD[:2], BAD, BAD], reading))
 
 
-def test_with_null_the_row_stays_and_says_why(monkeypatch):
+def test_with_null_the_row_stays_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "null"))
     found = read_as(monkeypatch, [GOOD[0], None, BAD], reading)
     rows = rows_of(found)
@@ -126,13 +139,13 @@ class Letterbox:
 
     sent: list[tuple[str, dict[str, Any]]]
 
-    def __init__(self, _client, letters_to) -> None:
+    def __init__(self, _client: object, letters_to: str) -> None:
         self._letters_to = letters_to
 
-    def __enter__(self):
+    def __enter__(self) -> "Letterbox":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def send(self, bad: pa.RecordBatch, reasons: list[str]) -> None:
@@ -143,7 +156,7 @@ class Letterbox:
             self.sent.append((topic, {**row, "headers": found}))
 
 
-def test_each_dead_letter_has_its_own_reason(monkeypatch):
+def test_each_dead_letter_has_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing, "DeadLetters", Letterbox)
     monkeypatch.setattr(Letterbox, "sent", [], raising=False)
     reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "deadletter"))
@@ -153,14 +166,18 @@ def test_each_dead_letter_has_its_own_reason(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["topic", "Topic", "timestamptype"])
-def test_a_field_that_is_called_as_a_column_of_topics_in_any_case_is_told_from_it(name):
+def test_a_field_that_is_called_as_a_column_of_topics_in_any_case_is_told_from_it(
+    name: str,
+) -> None:
     values = Values(Objects(pa.struct([(name, pa.string())])))
     schema = Reading(OPTIONS, DEFAULT_COLUMNS, {}, values).schema()
     assert f"value_{name}" in schema.names
     assert len({each.lower() for each in schema.names}) == len(schema.names)
 
 
-def test_with_deadletter_the_record_goes_to_a_topic_as_it_came(monkeypatch, tmp_path):
+def test_with_deadletter_the_record_goes_to_a_topic_as_it_came(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(landing, "DeadLetters", Letterbox)
     monkeypatch.setattr(Letterbox, "sent", [], raising=False)
     reading = Reading(OPTIONS, ("value", "offset"), {}, Values(Objects(), "deadletter"))
@@ -188,7 +205,7 @@ def test_with_deadletter_the_record_goes_to_a_topic_as_it_came(monkeypatch, tmp_
     assert [file.records for file in result.files] == [1]
 
 
-def test_fields_that_would_share_a_name_are_refused():
+def test_fields_that_would_share_a_name_are_refused() -> None:
     fields = pa.struct([("topic", pa.string()), ("VALUE_topic", pa.string())])
     with pytest.raises(InvalidOptionError, match="two columns the name value_topic"):
         Values(Objects(fields)).schema(row_schema())
@@ -197,7 +214,7 @@ def test_fields_that_would_share_a_name_are_refused():
         Values(Objects(error), "null").schema(row_schema())
 
 
-def test_text_becomes_a_column_of_text(monkeypatch):
+def test_text_becomes_a_column_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(
         OPTIONS, ("value", "offset"), {}, open_values("string", None, None, "null", None)
     )
@@ -228,10 +245,12 @@ HOLDING_NUL = [
 ]
 
 
-def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(monkeypatch):
+def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     good = [{"t": "ab", "l": ["x"], "s": {"x": [{"y": "z"}, None]}, "m": {"k": "v"}}, {"l": []}]
-    values = [json.dumps(one).encode() for one in (*good, *HOLDING_NUL, *good)]
-    decoding = open_values("json", NUL_SCHEMA, None, "null", None)
+    values: list[bytes | None] = [json.dumps(one).encode() for one in (*good, *HOLDING_NUL, *good)]
+    decoding = present(open_values("json", NUL_SCHEMA, None, "null", None))
     reading = Reading(OPTIONS, ("value", "offset"), {}, decoding)
     assert not any(row["value_error"] for row in rows_of(read_as(monkeypatch, values, reading)))
     refusing = replace(reading, values=replace(decoding, takes_nul=False))
@@ -241,18 +260,22 @@ def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(monkeypatch):
     assert rows[2]["t"] is None
     assert rows[0]["s"] == {"x": [{"y": "z"}, None]}
     assert (rows[-2]["value_error"], "NUL" in rows[-1]["value_error"]) == (None, False)
-    failing = open_values("string", None, None, "fail", None)
+    failing = present(open_values("string", None, None, "fail", None))
     refusing = Reading(OPTIONS, ("value", "offset"), {}, replace(failing, takes_nul=False))
     with pytest.raises(BadRecordError, match=r"orders-3 at offset 11 .* holds the character NUL"):
         rows_of(read_as(monkeypatch, [b"a", b"\0"], refusing))
 
 
 @pytest.mark.parametrize(("schema", "form"), [('"double"', "{}"), (NAN_SCHEMA, "struct")])
-def test_nan_is_bad_for_a_target_that_would_make_null_of_it(monkeypatch, schema, form):
+def test_nan_is_bad_for_a_target_that_would_make_null_of_it(
+    monkeypatch: pytest.MonkeyPatch, schema: str, form: str
+) -> None:
     """But within a list, which is JSON there."""
     tail = b"" if form == "{}" else b"\x02" + struct.pack("<d", math.nan) + b"\0"
-    values = [struct.pack("<d", number) + tail for number in (1.5, math.nan, math.inf)]
-    decoding = open_values("avro", schema, None, "null", None)
+    values: list[bytes | None] = [
+        struct.pack("<d", number) + tail for number in (1.5, math.nan, math.inf)
+    ]
+    decoding = present(open_values("avro", schema, None, "null", None))
     reading = Reading(OPTIONS, ("value", "offset"), {}, decoding)
     assert not any(row["value_error"] for row in rows_of(read_as(monkeypatch, values, reading)))
     refusing = replace(reading, values=replace(decoding, takes_nan=False))
@@ -262,8 +285,10 @@ def test_nan_is_bad_for_a_target_that_would_make_null_of_it(monkeypatch, schema,
     assert rows[1].get("value", rows[1].get("x")) is None
 
 
-def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
-    def read(*_) -> Iterator[pa.RecordBatch]:
+def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(*_: Cluster) -> Iterator[pa.RecordBatch]:
         row = {"value": b"v", "topic": "orders", "partition": 3, "timestamp": 0}
         keys = ["a", "a\0b", "c"]
         rows = [
@@ -273,7 +298,7 @@ def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
         names = ("value", "topic", "partition", "offset", "timestamp", "headers")
         yield pa.RecordBatch.from_pylist(rows, row_schema(names))
 
-    values = open_values("binary", None, None, "null", None)
+    values = present(open_values("binary", None, None, "null", None))
     reading = Reading(OPTIONS, ("offset", "value", "headers"), {}, replace(values, takes_nul=False))
     monkeypatch.setattr(landing, "read_range", read)
     rows = rows_of(Records(Cluster(reading.options.client), reading, PIECE, None))
@@ -283,8 +308,8 @@ def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("takes_nul", [True, False])
-def test_a_header_without_a_key_is_told(monkeypatch, takes_nul):
-    def read(*_) -> Iterator[pa.RecordBatch]:
+def test_a_header_without_a_key_is_told(monkeypatch: pytest.MonkeyPatch, takes_nul: bool) -> None:
+    def read(*_: Cluster) -> Iterator[pa.RecordBatch]:
         row = {"value": b"v", "topic": "orders", "partition": 3, "timestamp": 0}
         headers = [
             None,
@@ -295,7 +320,7 @@ def test_a_header_without_a_key_is_told(monkeypatch, takes_nul):
         names = ("value", "topic", "partition", "offset", "timestamp", "headers")
         yield pa.RecordBatch.from_pylist(rows, row_schema(names))
 
-    values = open_values("binary", None, None, "null", None)
+    values = present(open_values("binary", None, None, "null", None))
     values = replace(values, takes_nul=takes_nul)
     reading = Reading(OPTIONS, ("offset", "value", "headers"), {}, values)
     monkeypatch.setattr(landing, "read_range", read)
@@ -306,14 +331,14 @@ def test_a_header_without_a_key_is_told(monkeypatch, takes_nul):
     assert records.landed().bad_records == 1
     # Letters take headers along, and the rows do not.
     monkeypatch.setattr(landing, "DeadLetters", Letterbox)
-    values = open_values("binary", None, None, "deadletter", None)
+    values = present(open_values("binary", None, None, "deadletter", None))
     reading = Reading(OPTIONS, ("offset", "value"), {}, replace(values, takes_nul=takes_nul))
     records = Records(Cluster(reading.options.client), reading, PIECE, None)
     assert [row["offset"] for row in rows_of(records)] == [0, 1, 2]
     assert records.landed().bad_records == 0
 
 
-def test_values_as_they_are_need_nothing():
+def test_values_as_they_are_need_nothing() -> None:
     assert open_values("binary", None, None, "fail", None) is None
 
 
@@ -326,7 +351,9 @@ def test_values_as_they_are_need_nothing():
         (("xml", None, None, "fail", None), "value_format is 'xml'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments, said):
+def test_what_makes_no_sense_is_refused(
+    arguments: tuple[str, None, None, str, str | None], said: str
+) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         open_values(*arguments)
 
@@ -340,15 +367,15 @@ def first_of_each(table: pa.Table) -> "pa.Table":
     return table[:1]
 
 
-def nothing(batch: "pa.RecordBatch"):
+def nothing(batch: "pa.RecordBatch") -> Any | None:
     return None if batch.num_rows else batch
 
 
-def unknown(df):
+def unknown(df: Any) -> Any:
     return df
 
 
-class Callable:
+class Called:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
 
@@ -359,25 +386,27 @@ class Callable:
         (doubled, True),
         (first_of_each, True),
         (nothing, True),
-        (Callable(), True),
+        (Called(), True),
         (unknown, False),
         (lambda df: df, False),
         (dict, False),
     ],
 )
-def test_functions_of_batches_say_so_by_an_annotation(function, batches):
+def test_functions_of_batches_say_so_by_an_annotation(function: Any, batches: bool) -> None:
     assert takes_batches(function) is batches
 
 
-def test_what_is_no_function_is_refused():
+def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="transform is a str: give a function"):
-        takes_batches("module:function")
+        takes_batches("module:function")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("function", "rows"), [(doubled, [10, 11, 12]), (first_of_each, [10, 12]), (nothing, [])]
 )
-def test_a_function_of_batches_changes_rows_on_the_way(monkeypatch, tmp_path, function, rows):
+def test_a_function_of_batches_changes_rows_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, function: Callable[[Any], Any], rows: list[int]
+) -> None:
     reading = Reading(OPTIONS, ("value", "offset"), {}, None, function)
     schema = transformed_schema(function, reading.schema())
     read_as(monkeypatch, [b"a", b"b", b"c"], reading)
@@ -388,14 +417,16 @@ def test_a_function_of_batches_changes_rows_on_the_way(monkeypatch, tmp_path, fu
     assert pickle.loads(pickle.dumps(reading)).transform is function
 
 
-def test_a_function_has_to_tell_its_columns_and_to_keep_them(monkeypatch, tmp_path):
-    def silent(batch: pa.RecordBatch):
+def test_a_function_has_to_tell_its_columns_and_to_keep_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def silent(batch: pa.RecordBatch) -> None:
         return None
 
-    def moody(batch: pa.RecordBatch):
+    def moody(batch: pa.RecordBatch) -> Any:
         return batch if batch.num_rows else batch.select(["offset"]).rename_columns(["n"])
 
-    def wrong(batch: pa.RecordBatch):
+    def wrong(batch: pa.RecordBatch) -> list[Any] | Any:
         return [1] if batch.num_rows else batch
 
     with pytest.raises(InvalidOptionError, match="returned a NoneType for a batch without rows"):

@@ -1,6 +1,8 @@
 """Which offsets a micro-batch reads, from a checkpoint as Spark writes it."""
 
 import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from kafka.structs import TopicPartition
@@ -15,11 +17,11 @@ METADATA = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {"spark.sql.x"
 
 
 @pytest.fixture
-def wrote(tmp_path):
+def wrote(tmp_path: Path) -> Callable[..., str]:
     """Writes what batch number n ends with, one document for each source."""
     (tmp_path / "offsets").mkdir()
 
-    def write(batch, *sources):
+    def write(batch: int, *sources: int | Mapping[str, object]) -> str:
         lines = ["v1", json.dumps(METADATA), *map(json.dumps, sources), "-"]
         (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
         return str(tmp_path)
@@ -27,7 +29,7 @@ def wrote(tmp_path):
     return write
 
 
-def test_a_batch_reads_from_the_end_of_the_one_before(wrote):
+def test_a_batch_reads_from_the_end_of_the_one_before(wrote: Callable[..., str]) -> None:
     checkpoint = wrote(4, {"orders": {"0": 10}}, {"sourceVersion": 1, "reservoirId": "x"})
     wrote(5, {"orders": {"0": 20, "1": 3}}, 17)
     reads = micro_batch(checkpoint, 5)
@@ -36,21 +38,21 @@ def test_a_batch_reads_from_the_end_of_the_one_before(wrote):
     assert micro_batch(f"file:{checkpoint}", 5) == reads
 
 
-def test_the_first_batch_of_a_query_begins_anywhere(wrote):
+def test_the_first_batch_of_a_query_begins_anywhere(wrote: Callable[..., str]) -> None:
     checkpoint = wrote(0, {"orders": {"0": 10}})
     reads = micro_batch(checkpoint, 0)
     assert reads == MicroBatch({}, {ORDERS_0: 10})
     reads.check({ORDERS_0: Span(7, 9)})
 
 
-def test_sources_may_have_names(wrote, tmp_path):
+def test_sources_may_have_names(wrote: Callable[..., str], tmp_path: Path) -> None:
     checkpoint = wrote(4, {"orders": {"0": 10}})
     offsets = tmp_path / "offsets" / "5"
     offsets.write_text(f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":20}}}}\n2:-')
     assert micro_batch(checkpoint, 5) == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20}, is_first=False)
 
 
-def test_what_cannot_be_read_is_not_known(wrote, tmp_path):
+def test_what_cannot_be_read_is_not_known(wrote: Callable[..., str], tmp_path: Path) -> None:
     checkpoint = wrote(1, {"orders": {"0": 10}})
     assert micro_batch(checkpoint, 1) is None
     assert micro_batch(str(tmp_path / "gone"), 0) is None
@@ -60,23 +62,25 @@ def test_what_cannot_be_read_is_not_known(wrote, tmp_path):
 BATCH = MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20, ORDERS_1: 3})
 
 
-def test_rows_of_the_batch_are_fine():
+def test_rows_of_the_batch_are_fine() -> None:
     BATCH.check({ORDERS_0: Span(10, 19), ORDERS_1: Span(0, 0)})
     BATCH.check({})
 
 
 @pytest.mark.parametrize("span", [Span(9, 9), Span(9, 15), Span(15, 20)])
-def test_rows_that_were_held_back_are_refused(span):
+def test_rows_that_were_held_back_are_refused(span: Span) -> None:
     with pytest.raises(InvalidRowError, match="orders-0 in a micro-batch that reads 10 to 19"):
         BATCH.check({ORDERS_0: span})
 
 
-def test_rows_of_no_topic_of_the_query_are_refused():
+def test_rows_of_no_topic_of_the_query_are_refused() -> None:
     with pytest.raises(InvalidRowError, match="rows of payments-0, which no source of this query"):
         BATCH.check({TopicPartition("payments", 0): Span(0, 0)})
 
 
-def test_a_topic_that_is_read_twice_in_different_portions_is_refused(wrote):
+def test_a_topic_that_is_read_twice_in_different_portions_is_refused(
+    wrote: Callable[..., str],
+) -> None:
     checkpoint = wrote(0, {"orders": {"0": 10, "1": 5}}, {"orders": {"0": 12, "1": 5}})
     reads = micro_batch(checkpoint, 0)
     assert reads is not None

@@ -6,8 +6,10 @@ With Spark: tests/spark/test_load_sink.py.
 import pickle
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -78,24 +80,29 @@ def made(kind: str, tmp_path: Path) -> Table:
 
 
 @pytest.fixture(autouse=True)
-def task_context(monkeypatch):
+def task_context(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(partitionId=lambda: 0)
     monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
-def a_writer(table, name="nightly", kind=LoadStreamWriter, **options):
+def a_writer(
+    table: Table,
+    name: str = "nightly",
+    kind: type[LoadWriter] | type[LoadStreamWriter] = LoadStreamWriter,
+    **options: str,
+) -> Any:
     given = {"TARGET": table.name, "name": name, "uncheckedOffsets": "true", **options}
     if "kafka.bootstrap.servers" not in given:
         given["uncheckedTopicIds"] = "true"
     return kind(load_sink_options(given), ROW)
 
 
-def planned(table, name="nightly", **options):
+def planned(table: Table, name: str = "nightly", **options: Any) -> Any:
     """A writer as it comes to the tasks."""
     return pickle.loads(pickle.dumps(a_writer(table, name, **options)))
 
 
-def rows(*places):
+def rows(*places: tuple[int, int]) -> Any:
     """Rows of (partition, offset), whose values say that."""
     partitions, offsets = zip(*places, strict=True) if places else ((), ())
     values = [b"nightly %d %d" % place for place in places]
@@ -110,21 +117,23 @@ def rows(*places):
     )
 
 
-def run(table, tasks, batch=0, name="nightly", **options):
+def run(
+    table: Table, tasks: list[Any], batch: int = 0, name: str = "nightly", **options: Any
+) -> None:
     """A micro-batch: its tasks get these places each."""
     writer = planned(table, name, **options)
     messages = [writer.write(iter([rows(*places)])) for places in tasks]
     a_writer(table, name, **options).commit(pickle.loads(pickle.dumps(messages)), batch)
 
 
-def write(table, places, name="nightly", **options):
+def write(table: Table, places: list[Any], name: str = "nightly", **options: str) -> None:
     """A batch write: one task gets these places."""
     writer = pickle.loads(pickle.dumps(a_writer(table, name, kind=LoadWriter, **options)))
     message = writer.write(iter([rows(*places)]))
     pickle.loads(pickle.dumps(writer)).commit([message])
 
 
-def expected(*counts):
+def expected(*counts: int) -> Counter[Any]:
     return Counter(
         b"nightly %d %d" % (partition, offset)
         for partition, count in enumerate(counts)
@@ -132,7 +141,7 @@ def expected(*counts):
     )
 
 
-def test_any_batches_of_any_tasks_that_begin_anywhere_make_each_row_once(table):
+def test_any_batches_of_any_tasks_that_begin_anywhere_make_each_row_once(table: Table) -> None:
     chance = random.Random(7)
     for _ in range(4):
         # A query without a checkpoint: it begins at the beginning, with batches of other sizes.
@@ -154,7 +163,7 @@ def test_any_batches_of_any_tasks_that_begin_anywhere_make_each_row_once(table):
     assert table.open().position("nightly").offsets[TopicPartition("orders", 1)] == 5
 
 
-def test_a_batch_without_new_rows_commits_nothing_and_leaves_nothing(table):
+def test_a_batch_without_new_rows_commits_nothing_and_leaves_nothing(table: Table) -> None:
     run(table, [[(0, 0), (0, 1)]])
     before = sorted(table.directory.rglob("part-*"))
     run(table, [[(0, 1)], []])
@@ -164,12 +173,12 @@ def test_a_batch_without_new_rows_commits_nothing_and_leaves_nothing(table):
     assert table.rows() == expected(2)
 
 
-def test_a_twin_of_a_task_and_one_that_died_are_not_seen(table):
+def test_a_twin_of_a_task_and_one_that_died_are_not_seen(table: Table) -> None:
     writer = planned(table)
     twin = planned(table)
     [first, _] = [writer.write(iter([rows((0, 0), (0, 1))])) for _ in range(2)]
 
-    def dies():
+    def dies() -> Iterator[Any]:
         yield rows((0, 2))
         raise OSError("the executor is gone")
 
@@ -180,7 +189,7 @@ def test_a_twin_of_a_task_and_one_that_died_are_not_seen(table):
     assert table.rows() == expected(2)
 
 
-def test_of_two_queries_of_one_name_the_later_one_is_refused(table):
+def test_of_two_queries_of_one_name_the_later_one_is_refused(table: Table) -> None:
     ours, theirs = planned(table), planned(table)
     our_message = ours.write(iter([rows((0, 0), (0, 1))]))
     their_message = theirs.write(iter([rows((0, 0))]))
@@ -193,7 +202,7 @@ def test_of_two_queries_of_one_name_the_later_one_is_refused(table):
     assert table.rows() == expected(2)
 
 
-def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table):
+def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table: Table) -> None:
     writer = planned(table)
     message = writer.write(iter([rows((0, 0), (0, 1))]))
     a_writer(table).commit([message], 0)
@@ -204,7 +213,7 @@ def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table):
     assert table.rows() == expected(2)
 
 
-def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table):
+def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table: Table) -> None:
     writer = planned(table)
     message = writer.write(iter([rows((0, 0))]))
     a_writer(table).abort([None, message], 0)
@@ -215,13 +224,17 @@ def test_an_abort_because_of_a_task_drops_what_the_others_wrote(table):
     a_writer(table).abort([], 0)
 
 
-def test_writers_to_commit_and_abort_make_no_stage(table):
+def test_writers_to_commit_and_abort_make_no_stage(table: Table) -> None:
     a_writer(table)
     assert list(table.directory.iterdir()) == []
 
 
-def test_files_are_laid_out_as_those_of_a_load(parquet):
-    options = {"partitionBy": "partition", "sortBy": "offset desc", "compression": "snappy"}
+def test_files_are_laid_out_as_those_of_a_load(parquet: Table) -> None:
+    options: dict[str, Any] = {
+        "partitionBy": "partition",
+        "sortBy": "offset desc",
+        "compression": "snappy",
+    }
     writer = pickle.loads(pickle.dumps(a_writer(parquet, **options)))
     message = writer.write(iter([rows((0, 0), (1, 0), (1, 1))]))
     a_writer(parquet, **options).commit([message], 0)
@@ -232,8 +245,11 @@ def test_files_are_laid_out_as_those_of_a_load(parquet):
     assert parquet.offsets("nightly") == {0: 1, 1: 2}
 
 
-def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(parquet, tmp_path):
-    for options in ({}, {"checkpointLocation": str(tmp_path / "gone")}):
+def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(
+    parquet: Table, tmp_path: Path
+) -> None:
+    given: list[dict[str, Any]] = [{}, {"checkpointLocation": str(tmp_path / "gone")}]
+    for options in given:
         message = planned(parquet).write(iter([rows((0, 0))]))
         writer = a_writer(parquet, uncheckedOffsets="false", **options)
         with pytest.raises(InvalidOptionError, match="set the option uncheckedOffsets to true"):
@@ -256,27 +272,31 @@ class Brokers:
         self.earliest = 0
         self.asked: list[TopicPartition] = []
 
-    def list_offsets(self, partitions, timestamp):
+    def list_offsets(
+        self, partitions: list[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         self.asked += partitions
         return {each: OffsetAndTimestamp(self.earliest, -1, -1) for each in partitions}
 
-    def __enter__(self):
+    def __enter__(self) -> "Brokers":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         pass
 
-    def topics(self):
+    def topics(self) -> dict[str, list[int]]:
         return {topic: [0, 1] for topic in self.ids}
 
-    def topic_id(self, topic):
+    def topic_id(self, topic: str) -> UUID | None:
         return self.ids[topic]
 
 
-def test_a_recreated_topic_is_refused_where_brokers_are_named(table, monkeypatch):
+def test_a_recreated_topic_is_refused_where_brokers_are_named(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brokers = Brokers(None)
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
-    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1), (1, 0)]], **asks)
     assert table.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
     run(table, [[(0, 2)]], **asks)
@@ -291,11 +311,13 @@ def test_a_recreated_topic_is_refused_where_brokers_are_named(table, monkeypatch
     assert table.rows() == expected(3, 1) + expected(3)
 
 
-def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(table, monkeypatch):
+def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its rows are of the old topic, also where both end at one offset."""
     brokers = Brokers(None)
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
-    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1)]], **asks)
     message = planned(table, **asks).write(iter([rows((0, 2))]))
     brokers.ids["orders"] = UUID(int=2)
@@ -307,11 +329,16 @@ def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(table, m
     assert table.rows() == expected(2) + expected(3)
 
 
-def test_what_retention_took_before_a_query_began_again_is_refused(table, monkeypatch):
+def test_what_retention_took_before_a_query_began_again_is_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without its checkpoint, and told to begin at the beginning."""
     brokers = Brokers(None)
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
-    asks = {"kafka.bootstrap.servers": "localhost:9092", "startingOffsets": "earliest"}
+    asks: dict[str, Any] = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "startingOffsets": "earliest",
+    }
     run(table, [[(0, 0), (0, 1)]], **asks)
     run(table, [[(0, 4)]], **asks)
     brokers.earliest = 8
@@ -322,7 +349,9 @@ def test_what_retention_took_before_a_query_began_again_is_refused(table, monkey
     assert table.rows()[b"nightly 0 9"] == 1
 
 
-def test_a_topic_that_retention_has_trimmed_is_taken_by_a_new_name(table, monkeypatch):
+def test_a_topic_that_retention_has_trimmed_is_taken_by_a_new_name(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brokers = Brokers(None)
     brokers.earliest = 5
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
@@ -341,21 +370,21 @@ def test_a_topic_that_retention_has_trimmed_is_taken_by_a_new_name(table, monkey
     assert table.offsets("third") == {0: 7, 1: 6}
 
 
-def test_a_log_of_which_nobody_knows_where_it_begins_hides_no_loss(table):
+def test_a_log_of_which_nobody_knows_where_it_begins_hides_no_loss(table: Table) -> None:
     write(table, [(0, 0), (0, 1)])
     with pytest.raises(DataLossError, match=r"goes on at offset 2 of orders-0.*from offset 4 on"):
         write(table, [(0, 4)], startingOffsets="earliest")
 
 
 def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
-    parquet, monkeypatch, tmp_path
-):
+    parquet: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     brokers = Brokers(None)
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text('v1\n{}\n{"orders":{"0":7}}')
-    asks = {
+    asks: dict[str, Any] = {
         "kafka.bootstrap.servers": "localhost:9092",
         "startingOffsets": "earliest",
         "checkpointLocation": str(tmp_path / "checkpoint"),
@@ -368,10 +397,12 @@ def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
         planned(parquet, **asks)
 
 
-def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(table, monkeypatch):
+def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brokers = Brokers(None)
     monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
-    asks = {"kafka.bootstrap.servers": "localhost:9092"}
+    asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1)]], **asks)
     target = table.open()
     # As `load` with a pattern and failOnDataLoss=false does.
@@ -396,7 +427,9 @@ def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(table,
     assert table.rows() == expected(2) + expected(3)
 
 
-def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(parquet, monkeypatch):
+def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(
+    parquet: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any other may be without a leader, and would be waited for in each of them."""
     brokers = Brokers(None)
     brokers.earliest = 3
@@ -407,7 +440,9 @@ def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(parquet, mo
     assert parquet.offsets("nightly") == {0: 6, 1: 3}
 
 
-def test_only_the_first_task_carries_what_brokers_said(parquet, monkeypatch):
+def test_only_the_first_task_carries_what_brokers_said(
+    parquet: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sink_module, "Cluster", Brokers)
     writer = planned(parquet, **{"kafka.bootstrap.servers": "localhost:9092"})
     first = writer.write(iter([rows((0, 0))]))
@@ -418,7 +453,7 @@ def test_only_the_first_task_carries_what_brokers_said(parquet, monkeypatch):
     assert (second.plan.topic_ids, second.plan.earliest) == ({}, {})
 
 
-def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table):
+def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table: Table) -> None:
     with pytest.raises(DataLossError, match=r"goes on at offset 0 .*from offset 5 on.*loaded_offs"):
         write(table, [(0, 5), (0, 6)])
     assert table.rows() == Counter()
@@ -434,7 +469,7 @@ def test_a_backfill_in_pieces_goes_on_where_the_last_one_ended(table):
     assert sum(table.rows().values()) == 6
 
 
-def test_a_new_name_begins_where_it_is_said_that_the_read_does(table):
+def test_a_new_name_begins_where_it_is_said_that_the_read_does(table: Table) -> None:
     starts = {"offsets": '{"orders":{"0":5}}', "latest": "latest", "back": "-10 offsets"}
     for name, said in starts.items():
         writer = planned(table, name, startingOffsets=said)
@@ -443,31 +478,38 @@ def test_a_new_name_begins_where_it_is_said_that_the_read_does(table):
         assert table.offsets(name) == {0: 7}
 
 
-def test_what_asks_brokers_does_not_travel_to_the_tasks(parquet, monkeypatch):
+def test_what_asks_brokers_does_not_travel_to_the_tasks(
+    parquet: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sink_module, "Cluster", Brokers)
     secret = {"kafka.sasl.jaas.config": 'x required username="u" password="sesame";'}
-    asks = {"kafka.bootstrap.servers": "localhost:9092", "kafka.sasl.mechanism": "PLAIN", **secret}
+    asks: dict[str, Any] = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "kafka.sasl.mechanism": "PLAIN",
+        **secret,
+    }
     assert b"sesame" not in pickle.dumps(a_writer(parquet, **asks))
 
 
-def test_the_ranges_of_a_commit_tile_each_partition(parquet):
+def test_the_ranges_of_a_commit_tile_each_partition(parquet: Table) -> None:
     run(parquet, [[(0, 4), (0, 7)]])
     run(parquet, [[(0, 9)], [(0, 12)]])
-    log = parquet.open()._log
+    target: Any = parquet.open()
+    log = target._log
     assert [commit.ranges for commit in log] == [
         (OffsetRange("orders", 0, 0, 8),),
         (OffsetRange("orders", 0, 8, 13),),
     ]
 
 
-def test_what_is_left_out_is_told(parquet, caplog):
+def test_what_is_left_out_is_told(parquet: Table, caplog: pytest.LogCaptureFixture) -> None:
     run(parquet, [[(0, 0), (0, 1)]])
     assert not caplog.messages
     run(parquet, [[(0, 0), (0, 1)], [(0, 2)]])
     assert "2 rows are left out: load 'nightly' has gone past their offsets" in caplog.text
 
 
-def test_a_batch_write_is_loaded_the_same_way(parquet):
+def test_a_batch_write_is_loaded_the_same_way(parquet: Table) -> None:
     for _ in range(2):
         writer = pickle.loads(pickle.dumps(a_writer(parquet, kind=LoadWriter)))
         message = writer.write(iter([rows((0, 0)), rows((0, 1))]))
@@ -476,7 +518,7 @@ def test_a_batch_write_is_loaded_the_same_way(parquet):
     assert parquet.rows() == expected(2)
 
 
-def test_rows_need_the_places_of_records():
+def test_rows_need_the_places_of_records() -> None:
     with pytest.raises(InvalidRowError, match="need the columns topic, partition and offset"):
         check_place_columns(StructType(ROW.fields[:3]))
     fields = [*ROW.fields[:3], StructField("offset", DoubleType())]
@@ -516,12 +558,12 @@ def test_rows_need_the_places_of_records():
         ),
     ],
 )
-def test_options_that_are_missing_or_wrong(options, said):
+def test_options_that_are_missing_or_wrong(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         load_sink_options(options)
 
 
-def test_an_option_that_nobody_knows_is_named(caplog):
+def test_an_option_that_nobody_knows_is_named(caplog: pytest.LogCaptureFixture) -> None:
     known = {"target": "parquet:/x", "name": "n", "uncheckedTopicIds": "true"}
     load_sink_options({**known, "nane": "x", "checkpointLocation": "c"})
     assert "Option nane is unknown and ignored. Did you mean name?" in caplog.text

@@ -1,5 +1,7 @@
 """By what a write moves a load's name, and which holes it refuses to leave."""
 
+from typing import Any
+
 import pytest
 from kafka.structs import TopicPartition
 
@@ -31,7 +33,7 @@ def moved(
     return [(piece.start_offset, piece.until_offset) for piece in ranges if piece.partition == 0]
 
 
-def test_a_micro_batch_moves_to_where_it_read_also_without_rows():
+def test_a_micro_batch_moves_to_where_it_read_also_without_rows() -> None:
     for rows in (None, (12, 15)):
         assert moved(LATER, rows, last={ORDERS_0: 10}) == [(10, 20)]
         assert moved(LATER, rows, last={ORDERS_0: 13}) == [(13, 20)]
@@ -39,7 +41,7 @@ def test_a_micro_batch_moves_to_where_it_read_also_without_rows():
         assert moved(LATER, rows, last={ORDERS_0: 30}) == []
 
 
-def test_a_batch_of_rows_moves_to_after_them():
+def test_a_batch_of_rows_moves_to_after_them() -> None:
     assert moved(None, (0, 4)) == [(0, 5)]
     assert moved(None, (0, 4), last={ORDERS_0: 3}) == [(3, 5)]
     assert moved(None, (0, 4), last={ORDERS_0: 5}) == []
@@ -66,7 +68,13 @@ def test_a_batch_of_rows_moves_to_after_them():
         (None, (12, 15), {ORDERS_0: 9}, '{"orders":{"0":11}}', "from offset 11 on"),
     ],
 )
-def test_holes_are_refused_or_become_gaps(batch, rows, last, said, holes):
+def test_holes_are_refused_or_become_gaps(
+    batch: MicroBatch | None,
+    rows: tuple[int, int] | None,
+    last: dict[Any, int],
+    said: str | None,
+    holes: str,
+) -> None:
     with pytest.raises(DataLossError, match=holes):
         moved(batch, rows, last, said)
     goes_on = last.get(ORDERS_0, 0)
@@ -75,7 +83,7 @@ def test_holes_are_refused_or_become_gaps(batch, rows, last, said, holes):
     assert (start > goes_on, until) == (True, 20 if batch else 16)
 
 
-def test_where_a_read_began_may_be_said():
+def test_where_a_read_began_may_be_said() -> None:
     for batch in (FIRST, None):
         until = 20 if batch else 16
         assert moved(batch, (12, 15), said='{"orders":{"0":12}}') == [(12, until)]
@@ -88,7 +96,7 @@ def test_where_a_read_began_may_be_said():
     assert moved(LATER, None, said="latest") == [(10, 20)]
 
 
-def test_the_earliest_offset_of_a_place_is_where_its_log_begins_now():
+def test_the_earliest_offset_of_a_place_is_where_its_log_begins_now() -> None:
     for batch in (FIRST, None):
         until = 20 if batch else 16
         last = {ORDERS_0: 9}
@@ -99,17 +107,19 @@ def test_the_earliest_offset_of_a_place_is_where_its_log_begins_now():
         assert moved(batch, (8, 15), last, "earliest", {ORDERS_0: 10}) == [(9, until)]
 
 
-def test_an_empty_partition_is_recorded_once():
+def test_an_empty_partition_is_recorded_once() -> None:
     empty = MicroBatch(untils={ORDERS_0: 0})
     assert moved(empty) == [(0, 0)]
     assert moved(empty, last={ORDERS_0: 0}) == []
 
 
-def test_partitions_that_two_sources_read_in_different_portions_stay():
+def test_partitions_that_two_sources_read_in_different_portions_stay() -> None:
     assert moved(MicroBatch({}, {ORDERS_0: 20}, frozenset([ORDERS_0])), said="earliest") == []
 
 
-def test_a_place_that_lags_behind_the_checkpoint_goes_on_where_it_is_named(caplog):
+def test_a_place_that_lags_behind_the_checkpoint_goes_on_where_it_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Earlier releases moved a place to after the last row, whatever more was read."""
     last = {ORDERS_0: 4}
     for rows in (None, (12, 15)):
@@ -124,7 +134,7 @@ def test_a_place_that_lags_behind_the_checkpoint_goes_on_where_it_is_named(caplo
         caplog.clear()
 
 
-def test_a_partition_of_which_all_rows_were_filtered_goes_on_where_it_is_named():
+def test_a_partition_of_which_all_rows_were_filtered_goes_on_where_it_is_named() -> None:
     for last in ({}, {ORDERS_1: 9}):
         with pytest.raises(DataLossError, match=r"""which is new to it.*'\{"orders": \{"0": 10"""):
             moved(LATER, None, last)
@@ -133,7 +143,7 @@ def test_a_partition_of_which_all_rows_were_filtered_goes_on_where_it_is_named()
             moved(LATER, None, last, '{"orders":{"0":0}}')
 
 
-def test_all_places_that_lag_are_in_one_message():
+def test_all_places_that_lag_are_in_one_message() -> None:
     batch = MicroBatch({ORDERS_0: 10, ORDERS_1: 5}, {ORDERS_0: 20, ORDERS_1: 9}, is_first=False)
     last = {ORDERS_0: 4, ORDERS_1: 3}
     told = r"""The same holds for orders-1.*'\{"orders": \{"0": 4, "1": 3\}\}'"""
@@ -142,7 +152,7 @@ def test_all_places_that_lag_are_in_one_message():
     assert moved(batch, None, last, '{"orders":{"0":4,"1":3}}') == [(4, 20)]
 
 
-def test_a_topic_that_is_new_begins_where_its_log_does():
+def test_a_topic_that_is_new_begins_where_its_log_does() -> None:
     for batch in (FIRST, None):
         until = 20 if batch else 16
         for said in (None, "earliest"):
@@ -157,13 +167,13 @@ def test_a_topic_that_is_new_begins_where_its_log_does():
     assert moved(FIRST, None, earliest={ORDERS_0: 20}) == [(20, 20)]
 
 
-def test_a_new_target_does_not_take_an_old_checkpoint_for_the_beginning():
+def test_a_new_target_does_not_take_an_old_checkpoint_for_the_beginning() -> None:
     with pytest.raises(DataLossError, match=r"offset 3 of orders-0, which is new.*from offset 10"):
         moved(LATER, (12, 15), said="earliest", earliest={ORDERS_0: 3})
     assert moved(LATER, (12, 15), said="earliest", earliest={ORDERS_0: 10}) == [(10, 20)]
 
 
-def test_an_earliest_offset_that_nobody_knows_hides_no_loss():
+def test_an_earliest_offset_that_nobody_knows_hides_no_loss() -> None:
     for batch in (FIRST, None):
         with pytest.raises(DataLossError, match=r"goes on at offset 9 .*from offset 12 on"):
             moved(batch, (12, 15), {ORDERS_0: 9}, "earliest")

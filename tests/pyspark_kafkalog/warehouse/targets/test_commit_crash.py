@@ -64,7 +64,9 @@ def check_after_recovery(path: str) -> None:
     assert lines_of(committed_files(path)) == WHOLE
 
 
-def test_a_load_killed_at_any_operation_is_finished_by_the_next(killed, tmp_path):
+def test_a_load_killed_at_any_operation_is_finished_by_the_next(
+    killed: list[str], tmp_path: Path
+) -> None:
     was_committed = [check_before_recovery(path) for path in killed]
     # The kills fell on both sides of the commit point, which is passed once.
     assert was_committed == sorted(was_committed)
@@ -74,7 +76,7 @@ def test_a_load_killed_at_any_operation_is_finished_by_the_next(killed, tmp_path
         check_after_recovery(copy_of(path, tmp_path))
 
 
-def test_another_name_finishes_it_too(killed, tmp_path):
+def test_another_name_finishes_it_too(killed: list[str], tmp_path: Path) -> None:
     for path in killed:
         copy = copy_of(path, tmp_path)
         committed = check_before_recovery(copy)
@@ -83,7 +85,9 @@ def test_another_name_finishes_it_too(killed, tmp_path):
         assert visible_lines(copy) == expected
 
 
-def test_a_recovery_killed_at_any_operation_is_finished_by_the_next(killed, tmp_path):
+def test_a_recovery_killed_at_any_operation_is_finished_by_the_next(
+    killed: list[str], tmp_path: Path
+) -> None:
     """From every state in which the commit is out and not in place, and one before it."""
     before_commit = [path for path in killed if lines_of(committed_files(path)) == OTHER]
     # Operations that only look leave the same state as the one before: one of each is enough.
@@ -101,7 +105,9 @@ def test_a_recovery_killed_at_any_operation_is_finished_by_the_next(killed, tmp_
             check_after_recovery(path)
 
 
-def test_nothing_of_a_killed_load_stays_for_ever(killed, monkeypatch, tmp_path):
+def test_nothing_of_a_killed_load_stays_for_ever(
+    killed: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(parquet, "ABANDONED_AFTER_S", -60)
     for path in killed:
         copy = copy_of(path, tmp_path)

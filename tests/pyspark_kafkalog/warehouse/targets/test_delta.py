@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +42,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "table")
 
 
-def test_one_log_entry_holds_files_and_offsets(table, path):
+def test_one_log_entry_holds_files_and_offsets(table: DeltaLakeTable, path: str) -> None:
     commit = load(table.open(), "nightly", 7)
     assert commit is not None
     assert commit.sequence == DeltaTable(path).version() == 1
@@ -52,7 +54,7 @@ def test_one_log_entry_holds_files_and_offsets(table, path):
     assert json.loads(told["kafkalog.offsets"]) == {"orders": {"0": 7, "1": 7}}
 
 
-def test_readers_skip_files_by_the_statistics(table, path):
+def test_readers_skip_files_by_the_statistics(table: DeltaLakeTable, path: str) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "nightly", 9)
     adds = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
@@ -71,7 +73,9 @@ def test_readers_skip_files_by_the_statistics(table, path):
 
 
 @pytest.mark.parametrize("time_us", [-(2**62), 2**62])
-def test_times_for_which_there_is_no_date_are_kept(table, path, time_us):
+def test_times_for_which_there_is_no_date_are_kept(
+    table: DeltaLakeTable, path: str, time_us: int
+) -> None:
     target = table.open()
     stage = target.stage(row_schema())
     piece = OffsetRange("orders", 0, 0, 1)
@@ -85,7 +89,9 @@ def test_times_for_which_there_is_no_date_are_kept(table, path, time_us):
     ]
 
 
-def test_offsets_survive_checkpoints_and_the_cleaning_of_the_log(table, path):
+def test_offsets_survive_checkpoints_and_the_cleaning_of_the_log(
+    table: DeltaLakeTable, path: str
+) -> None:
     load(table.open(), "nightly", 3)
     load(table.open(), "hourly", 2)
     DeltaTable(path).create_checkpoint()
@@ -99,7 +105,9 @@ def test_offsets_survive_checkpoints_and_the_cleaning_of_the_log(table, path):
 
 
 @pytest.mark.parametrize("note", ["missing", "older", "empty"])
-def test_offsets_are_found_whatever_the_note_of_the_last_checkpoint_says(table, path, note):
+def test_offsets_are_found_whatever_the_note_of_the_last_checkpoint_says(
+    table: DeltaLakeTable, path: str, note: str
+) -> None:
     """Delta lets writers leave `_last_checkpoint` out, and its readers look for themselves."""
     load(table.open(), "nightly", 3)
     load(table.open(), "hourly", 2)
@@ -122,7 +130,7 @@ def test_offsets_are_found_whatever_the_note_of_the_last_checkpoint_says(table, 
     assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
 
 
-def test_offsets_survive_checkpoints_in_parts(table, path):
+def test_offsets_survive_checkpoints_in_parts(table: DeltaLakeTable, path: str) -> None:
     load(table.open(), "nightly", 3)
     DeltaTable(path).create_checkpoint()
     log = Path(path, "_delta_log")
@@ -139,7 +147,9 @@ def test_offsets_survive_checkpoints_in_parts(table, path):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_offsets_survive_optimize_vacuum_and_writes_of_others(table, path):
+def test_offsets_survive_optimize_vacuum_and_writes_of_others(
+    table: DeltaLakeTable, path: str
+) -> None:
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 5)
     DeltaTable(path).optimize.compact()
@@ -151,7 +161,7 @@ def test_offsets_survive_optimize_vacuum_and_writes_of_others(table, path):
     assert table.rows() == expected
 
 
-def test_vacuum_deletes_what_a_dead_load_left(table, path):
+def test_vacuum_deletes_what_a_dead_load_left(table: DeltaLakeTable, path: str) -> None:
     load(table.open(), "nightly", 3)
     target = table.open()
     stage = target.stage(row_schema())
@@ -161,11 +171,13 @@ def test_vacuum_deletes_what_a_dead_load_left(table, path):
     assert table.rows() == expected_rows("nightly", 3)
 
 
-def test_a_commit_whose_answer_was_lost_is_found(table, path, monkeypatch):
+def test_a_commit_whose_answer_was_lost_is_found(
+    table: DeltaLakeTable, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     commit_really = DeltaTable.create_write_transaction
 
-    def commit_and_lose_the_answer(*arguments, **options):
+    def commit_and_lose_the_answer(*arguments: Any, **options: Any) -> None:
         commit_really(*arguments, **options)
         monkeypatch.undo()
         # Others go on in the meantime.
@@ -179,8 +191,10 @@ def test_a_commit_whose_answer_was_lost_is_found(table, path, monkeypatch):
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
 
 
-def test_a_commit_that_failed_is_an_error_that_says_it_is_safe_to_go_on(table, monkeypatch):
-    def fail(*arguments, **options):
+def test_a_commit_that_failed_is_an_error_that_says_it_is_safe_to_go_on(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", fail)
@@ -191,8 +205,10 @@ def test_a_commit_that_failed_is_an_error_that_says_it_is_safe_to_go_on(table, m
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(table, monkeypatch):
-    def fail(*arguments, **options):
+def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise CommitFailedError("the disk does not take it")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", fail)
@@ -200,12 +216,14 @@ def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(
         load(table.open(), "nightly", 5)
 
 
-def test_a_rival_between_the_comparison_and_the_commit_is_noticed(table, monkeypatch):
+def test_a_rival_between_the_comparison_and_the_commit_is_noticed(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """deltalake itself would let the second one rebase where the appIds differ."""
     rivals = iter(["hourly", "nightly"])
     commit_really = DeltaTable.create_write_transaction
 
-    def commit_after_a_rival(*arguments, **options):
+    def commit_after_a_rival(*arguments: Any, **options: Any) -> None:
         rival = next(rivals, None)
         if rival:
             monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_really)
@@ -220,8 +238,8 @@ def test_a_rival_between_the_comparison_and_the_commit_is_noticed(table, monkeyp
 
 
 def test_a_first_load_reads_the_history_once_however_often_others_are_faster(
-    table, path, monkeypatch
-):
+    table: DeltaLakeTable, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else it would be late each time in a table of many versions. What lay there at first says
     something else by then; the checkpoint has what it was."""
     for until_offset in (1, 2, 3):
@@ -231,7 +249,7 @@ def test_a_first_load_reads_the_history_once_however_often_others_are_faster(
     later = iter((4, 5, 6))
     commit_really = DeltaTable.create_write_transaction
 
-    def commit_after_a_rival(*arguments, **options):
+    def commit_after_a_rival(*arguments: Any, **options: Any) -> None:
         for entry in old:
             entry.write_text('{"commitInfo": {"kafkalog.name": "nightly"}}')
         until_offset = next(later, None)
@@ -247,7 +265,7 @@ def test_a_first_load_reads_the_history_once_however_often_others_are_faster(
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 6)
 
 
-def test_a_log_that_lost_offsets_is_refused(table, path):
+def test_a_log_that_lost_offsets_is_refused(table: DeltaLakeTable, path: str) -> None:
     """As with delta.setTransactionRetentionDuration; to go on would double what was loaded."""
     load(table.open(), "nightly", 3)
     entry = Path(path, "_delta_log", f"{1:020}.json")
@@ -258,7 +276,7 @@ def test_a_log_that_lost_offsets_is_refused(table, path):
     assert table.open().position("hourly").offsets == {}
 
 
-def test_txns_of_others_are_no_offsets(table, path):
+def test_txns_of_others_are_no_offsets(table: DeltaLakeTable, path: str) -> None:
     load(table.open(), "nightly", 3)
     others = [Transaction("kafkalog:nightly:orders:x", 5), Transaction("stream", 9)]
     write_deltalake(
@@ -270,7 +288,7 @@ def test_txns_of_others_are_no_offsets(table, path):
     assert table.open().position("nightly").offsets == {ORDERS_0: 3, ORDERS_1: 3}
 
 
-def test_a_table_of_others_with_more_columns_takes_loads(table, path):
+def test_a_table_of_others_with_more_columns_takes_loads(table: DeltaLakeTable, path: str) -> None:
     more = row_schema().append(pa.field("loaded_by", pa.string()))
     DeltaTable.create(path, more)
     load(table.open(), "nightly", 2)
@@ -299,27 +317,33 @@ def test_a_table_of_others_with_more_columns_takes_loads(table, path):
         ),
     ],
 )
-def test_tables_that_cannot_take_files_as_they_are_are_refused(table, path, schema, options, said):
+def test_tables_that_cannot_take_files_as_they_are_are_refused(
+    table: DeltaLakeTable,
+    path: str,
+    schema: Any,
+    options: dict[str, Any],
+    said: str,
+) -> None:
     DeltaTable.create(path, schema, raise_if_key_not_exists=False, **options)
     with pytest.raises(TargetError, match=said):
         load(table.open(), "nightly", 2)
     assert DeltaTable(path).version() == 0
 
 
-def partition_anew(path):
+def partition_anew(path: str) -> None:
     whole = DeltaTable(path).to_pyarrow_table()
-    options = {"mode": "overwrite", "schema_mode": "overwrite"}
+    options: dict[str, Any] = {"mode": "overwrite", "schema_mode": "overwrite"}
     write_deltalake(path, whole, partition_by=["topic"], **options)
 
 
-def make_values_texts(path):
+def make_values_texts(path: str) -> None:
     whole = DeltaTable(path).to_pyarrow_table()
     texts = whole.column("value").cast(pa.string())
     whole = whole.set_column(whole.column_names.index("value"), "value", texts)
     write_deltalake(path, whole, mode="overwrite", schema_mode="overwrite")
 
 
-def constrain(path):
+def constrain(path: str) -> None:
     DeltaTable(path).alter.add_constraint({"small": '"offset" < 4'})
 
 
@@ -334,7 +358,9 @@ ALTERATIONS = pytest.mark.parametrize(
 
 
 @ALTERATIONS
-def test_a_table_that_was_altered_while_rows_landed_is_refused(table, path, alter, said):
+def test_a_table_that_was_altered_while_rows_landed_is_refused(
+    table: DeltaLakeTable, path: str, alter: Callable[[str], None], said: str
+) -> None:
     load(table.open(), "nightly", 3)
     target = table.open()
     last, ranges = plan(target, "nightly", 5)
@@ -349,11 +375,17 @@ def test_a_table_that_was_altered_while_rows_landed_is_refused(table, path, alte
 
 
 @ALTERATIONS
-def test_a_table_that_is_altered_at_the_commit_is_refused(table, path, monkeypatch, alter, said):
+def test_a_table_that_is_altered_at_the_commit_is_refused(
+    table: DeltaLakeTable,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    alter: Callable[[str], None],
+    said: str,
+) -> None:
     load(table.open(), "nightly", 3)
     commit_really = DeltaTable.create_write_transaction
 
-    def commit_after_an_alteration(*arguments, **options):
+    def commit_after_an_alteration(*arguments: Any, **options: Any) -> None:
         monkeypatch.undo()
         alter(path)
         return commit_really(*arguments, **options)
@@ -364,7 +396,7 @@ def test_a_table_that_is_altered_at_the_commit_is_refused(table, path, monkeypat
     assert DeltaTable(path).version() == 2
 
 
-def test_headers_do_not_come_into_a_table_without_them(table):
+def test_headers_do_not_come_into_a_table_without_them(table: DeltaLakeTable) -> None:
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match="no column headers"):
         load(table.open(), "nightly", 4, headers=True)
@@ -372,7 +404,7 @@ def test_headers_do_not_come_into_a_table_without_them(table):
     assert table.rows() == expected_rows("nightly", 4)
 
 
-def test_a_directory_with_files_of_others_is_refused(table, path):
+def test_a_directory_with_files_of_others_is_refused(table: DeltaLakeTable, path: str) -> None:
     os.makedirs(path)
     Path(path, "_SUCCESS").touch()
     assert table.open().position("nightly").offsets == {}
@@ -383,7 +415,7 @@ def test_a_directory_with_files_of_others_is_refused(table, path):
         table.open().stage(row_schema())
 
 
-def test_the_directory_of_a_parquet_target_is_refused(path):
+def test_the_directory_of_a_parquet_target_is_refused(path: str) -> None:
     ParquetTarget(path).stage(row_schema())
     for act in (
         lambda: DeltaTarget(path).position("n"),
@@ -393,20 +425,22 @@ def test_the_directory_of_a_parquet_target_is_refused(path):
             act()
 
 
-def test_a_target_that_is_a_file_is_refused(tmp_path):
+def test_a_target_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "table").write_text("a file")
     with pytest.raises(TargetError):
         DeltaTarget(str(tmp_path / "table")).position("nightly")
 
 
-def test_a_log_that_is_damaged_is_explained(table, path):
+def test_a_log_that_is_damaged_is_explained(table: DeltaLakeTable, path: str) -> None:
     load(table.open(), "nightly", 3)
     Path(path, "_delta_log", f"{1:020}.json").write_text("{half")
     with pytest.raises(TargetError, match="cannot open the load target"):
         table.open().position("nightly")
 
 
-def test_the_directory_of_a_load_that_moved_is_where_its_files_stay(table, path):
+def test_the_directory_of_a_load_that_moved_is_where_its_files_stay(
+    table: DeltaLakeTable, path: str
+) -> None:
     """Data files are neither moved nor rewritten: the paths in the log are those of the tasks."""
     target = table.open()
     last, ranges = plan(target, "nightly", 3)

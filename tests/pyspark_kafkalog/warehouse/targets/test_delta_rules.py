@@ -1,7 +1,9 @@
 """Rules of Delta tables that others made: files that would break one are never added."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
+    Commit,
     PendingCommit,
 )
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
@@ -28,16 +31,16 @@ ROWS = pa.table(
 )
 
 
-def field(name, kind, nullable=True, **metadata):
+def field(name: str, kind: object, nullable: Any = True, **metadata: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
 
 
-def element(contains_null=True, nullable=True, **metadata):
+def element(contains_null: Any = True, nullable: Any = True, **metadata: Any) -> dict[str, Any]:
     inner = {"type": "struct", "fields": [field("x", "long", nullable, **metadata)]}
     return {"type": "array", "elementType": inner, "containsNull": contains_null}
 
 
-def entries(contains_null=True):
+def entries(contains_null: bool = True) -> dict[str, Any]:
     shape = {"keyType": "string", "valueType": "long", "valueContainsNull": contains_null}
     return {"type": "map", **shape}
 
@@ -51,11 +54,18 @@ COLUMNS = {
 }
 
 
-def make(path, *columns, configuration=None, features=None, partition_by=(), version=2):
+def make(
+    path: Path,
+    *columns: dict[str, Any],
+    configuration: dict[str, str] | None = None,
+    features: list[str] | None = None,
+    partition_by: Sequence[Any] = (),
+    version: int = 2,
+) -> None:
     """A table as another writer's log entry made it."""
     log = Path(path, "_delta_log")
     log.mkdir(parents=True)
-    protocol = {"minReaderVersion": 1, "minWriterVersion": version}
+    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
     if features:
         protocol |= {"minWriterVersion": 7, "writerFeatures": features}
         reader_features = sorted({"deletionVectors", "v2Checkpoint"} & {*features})
@@ -73,7 +83,7 @@ def make(path, *columns, configuration=None, features=None, partition_by=(), ver
     (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
 
-def load(path, rows=ROWS, partition_by=()):
+def load(path: str, rows: pa.RecordBatch = ROWS, partition_by: Sequence[Any] = ()) -> Commit:
     target = DeltaTarget(path)
     stage = target.stage(rows.schema, partition_by)
     files = list(write_files(stage, "orders", rows.to_batches()))
@@ -131,8 +141,11 @@ INVARIANT = json.dumps({"expression": {"expression": "id > 10"}})
     ],
 )
 def test_rules_that_files_would_break_unseen_are_refused_before_rows_land(
-    tmp_path, columns, options, said
-):
+    tmp_path: Path,
+    columns: list[Any],
+    options: dict[str, Any],
+    said: str,
+) -> None:
     make(tmp_path / "table", *columns, **options)
     with pytest.raises(TargetError, match=said):
         DeltaTarget(f"{tmp_path}/table").stage(ROWS.schema)
@@ -150,14 +163,16 @@ def test_rules_that_files_would_break_unseen_are_refused_before_rows_land(
         ([field("more", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(1)")], {}),
     ],
 )
-def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path, columns, options):
+def test_tables_whose_rules_an_append_cannot_break_take_loads(
+    tmp_path: Path, columns: list[Any], options: dict[str, Any]
+) -> None:
     make(tmp_path / "table", *columns, **options)
     load(f"{tmp_path}/table")
     assert DeltaTable(f"{tmp_path}/table").count() == 2
 
 
 @pytest.mark.parametrize("name", ["name", "value"])
-def test_nulls_are_not_committed_where_none_may_be(tmp_path, name):
+def test_nulls_are_not_committed_where_none_may_be(tmp_path: Path, name: str) -> None:
     """Of values there are no statistics, so they are looked at."""
     make(tmp_path / "table", {**COLUMNS[name], "nullable": False})
     with pytest.raises(TargetError, match=f"column {name} .* may not be null, and 1 of 2 rows"):
@@ -168,7 +183,7 @@ def test_nulls_are_not_committed_where_none_may_be(tmp_path, name):
     assert DeltaTable(f"{tmp_path}/table").count() == 1
 
 
-def test_nulls_are_not_committed_as_partitions_either(tmp_path):
+def test_nulls_are_not_committed_as_partitions_either(tmp_path: Path) -> None:
     make(tmp_path / "table", {**COLUMNS["name"], "nullable": False}, partition_by=["name"])
     with pytest.raises(TargetError, match=r"column name .* may not be null"):
         load(f"{tmp_path}/table", partition_by=[PartitionField("name")])

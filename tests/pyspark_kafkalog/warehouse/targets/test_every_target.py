@@ -3,8 +3,10 @@
 import os
 import threading
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -15,14 +17,10 @@ import pyspark_kafkalog
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.warehouse.commit import (
-    NOWHERE,
-    PendingCommit,
-    Position,
-    deleted,
-)
+from pyspark_kafkalog.warehouse.commit import NOWHERE, Commit, PendingCommit, Position, deleted
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 
@@ -37,7 +35,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return KINDS[request.param](directory)
 
 
-def begin(table, name="nightly", until_offset=7):
+def begin(
+    table: Table, name: str = "nightly", until_offset: int = 7
+) -> tuple[Target, PendingCommit]:
     """A load that has landed and not committed: its target and pending commit."""
     target = table.open()
     last, ranges = plan(target, name, until_offset)
@@ -46,12 +46,12 @@ def begin(table, name="nightly", until_offset=7):
     return target, PendingCommit(stage, name, last, ranges, files)
 
 
-def test_a_target_that_is_not_there_yet_has_no_offsets(table):
+def test_a_target_that_is_not_there_yet_has_no_offsets(table: Table) -> None:
     assert table.open().position("nightly").offsets == {}
     assert table.rows() == Counter()
 
 
-def test_a_load_that_is_refused_before_it_lands_leaves_nothing(table):
+def test_a_load_that_is_refused_before_it_lands_leaves_nothing(table: Table) -> None:
     """A broker that is not there, or a layout that cannot be, is found out after the target was
     asked where the load goes on."""
     target = table.open()
@@ -63,7 +63,7 @@ def test_a_load_that_is_refused_before_it_lands_leaves_nothing(table):
         assert list(table.directory.iterdir()) == []
 
 
-def test_to_look_where_a_load_goes_on_changes_nothing(table):
+def test_to_look_where_a_load_goes_on_changes_nothing(table: Table) -> None:
     assert table.open().position("nightly", read_only=True).offsets == {}
     assert list(table.directory.iterdir()) == []
     load(table.open(), "nightly", 5)
@@ -71,7 +71,7 @@ def test_to_look_where_a_load_goes_on_changes_nothing(table):
     assert table.open().position("hourly", read_only=True).offsets == {}
 
 
-def test_where_a_load_goes_on_is_told_as_starting_offsets(table):
+def test_where_a_load_goes_on_is_told_as_starting_offsets(table: Table) -> None:
     assert pyspark_kafkalog.loaded_offsets(table.name, "nightly") == "earliest"
     assert list(table.directory.iterdir()) == []
     load(table.open(), "nightly", 5)
@@ -79,7 +79,7 @@ def test_where_a_load_goes_on_is_told_as_starting_offsets(table):
     assert pyspark_kafkalog.loaded_offsets(table.name, "hourly") == "earliest"
 
 
-def test_several_topics_are_published_together(table):
+def test_several_topics_are_published_together(table: Table) -> None:
     target, landed = begin(table)
     name, payments = landed.name, OffsetRange("payments", 0, 0, 3)
     files = [*landed.files, *write_rows(landed.stage, name, payments)]
@@ -90,7 +90,7 @@ def test_several_topics_are_published_together(table):
     assert commit.offsets[name] == table.open().position(name).offsets == places
 
 
-def test_loads_go_on_where_the_last_one_of_their_name_ended(table):
+def test_loads_go_on_where_the_last_one_of_their_name_ended(table: Table) -> None:
     commit = load(table.open(), "nightly", 5)
     assert commit is not None
     assert commit.offsets["nightly"] == {ORDERS_0: 5, ORDERS_1: 5}
@@ -103,7 +103,7 @@ def test_loads_go_on_where_the_last_one_of_their_name_ended(table):
     assert table.offsets("nightly") == {0: 9, 1: 9}
 
 
-def test_two_names_keep_their_own_places(table):
+def test_two_names_keep_their_own_places(table: Table) -> None:
     names = ["nightly", "a name: with/odd, 'signs\" %41 ü"]
     for until_offset in (3, 6):
         for name in names:
@@ -115,7 +115,7 @@ def test_two_names_keep_their_own_places(table):
     assert table.open().position("nightly:orders").offsets == {}
 
 
-def test_every_column_reads_back_as_it_was(table):
+def test_every_column_reads_back_as_it_was(table: Table) -> None:
     load(table.open(), "nightly", 4, headers=True)
     found = table.arrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
     assert found.column_names == [*DEFAULT_COLUMNS, "headers"]
@@ -131,7 +131,7 @@ def test_every_column_reads_back_as_it_was(table):
     assert second["headers"] is None
 
 
-def test_nothing_is_seen_before_the_commit(table):
+def test_nothing_is_seen_before_the_commit(table: Table) -> None:
     load(table.open(), "hourly", 2)
     target, landed = begin(table)
     assert table.rows() == expected_rows("hourly", 2)
@@ -139,7 +139,7 @@ def test_nothing_is_seen_before_the_commit(table):
     assert table.rows() == expected_rows("hourly", 2) + expected_rows("nightly", 7)
 
 
-def test_a_discarded_load_leaves_nothing(table):
+def test_a_discarded_load_leaves_nothing(table: Table) -> None:
     target, landed = begin(table)
     target.discard(landed.stage)
     assert table.staged(landed.stage) == []
@@ -147,7 +147,7 @@ def test_a_discarded_load_leaves_nothing(table):
     assert table.rows() == Counter()
 
 
-def test_a_load_that_was_overtaken_publishes_nothing(table):
+def test_a_load_that_was_overtaken_publishes_nothing(table: Table) -> None:
     target, landed = begin(table)
     load(table.open(), "nightly", 4)
     with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
@@ -165,7 +165,13 @@ def test_a_load_that_was_overtaken_publishes_nothing(table):
 WAS = UUID(int=1)
 
 
-def landing(table, start, until_offset, topic_id, number=0):
+def landing(
+    table: Table,
+    start: int,
+    until_offset: int,
+    topic_id: UUID | None,
+    number: int = 0,
+) -> tuple[Target, PendingCommit]:
     """A load of one partition that has landed and not committed."""
     target = table.open()
     last, piece = target.position("nightly"), OffsetRange("orders", number, start, until_offset)
@@ -175,13 +181,15 @@ def landing(table, start, until_offset, topic_id, number=0):
     return target, PendingCommit(stage, "nightly", last, [piece], files, ids)
 
 
-def land(table, *of):
+def land(table: Table, *of: Any) -> Commit:
     target, landed = landing(table, *of)
     return target.commit(landed)
 
 
 @pytest.mark.parametrize(("before", "rival"), [(WAS, deleted(WAS)), (deleted(WAS), WAS)])
-def test_that_a_topic_is_gone_or_back_disturbs_no_load_of_it(table, before, rival):
+def test_that_a_topic_is_gone_or_back_disturbs_no_load_of_it(
+    table: Table, before: UUID, rival: UUID
+) -> None:
     """It is the same topic: one load sees it, another one did not."""
     land(table, 0, 5, WAS)
     land(table, 5, 5, before)
@@ -195,7 +203,7 @@ def test_that_a_topic_is_gone_or_back_disturbs_no_load_of_it(table, before, riva
     assert table.open().position("nightly").without_deleted() == NOWHERE
 
 
-def test_first_loads_of_one_topic_and_other_partitions_do_not_conflict(table):
+def test_first_loads_of_one_topic_and_other_partitions_do_not_conflict(table: Table) -> None:
     target, landed = landing(table, 0, 5, WAS)
     land(table, 0, 3, WAS, 1)
     target.commit(landed)
@@ -206,7 +214,7 @@ def test_first_loads_of_one_topic_and_other_partitions_do_not_conflict(table):
     target.commit(landed)
 
 
-def test_a_load_of_another_name_does_not_disturb(table):
+def test_a_load_of_another_name_does_not_disturb(table: Table) -> None:
     target, landed = begin(table)
     load(table.open(), "hourly", 4)
     target.commit(landed)
@@ -215,7 +223,7 @@ def test_a_load_of_another_name_does_not_disturb(table):
     assert table.offsets("hourly") == {0: 4, 1: 4}
 
 
-def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
+def test_loads_of_one_name_and_other_partitions_do_not_conflict(table: Table) -> None:
     target, landed = begin(table)
     name = landed.name
     other = table.open()
@@ -228,7 +236,7 @@ def test_loads_of_one_name_and_other_partitions_do_not_conflict(table):
     assert table.open().position(name).offsets == expected
 
 
-def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
+def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table: Table) -> None:
     """Spark may run a task twice; the second one may still be writing when the load commits."""
     target, landed = begin(table)
     stage, ranges = landed.stage, landed.ranges
@@ -241,7 +249,7 @@ def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table):
     assert table.rows() == expected_rows("nightly", 9)
 
 
-def test_ranges_without_rows_move_the_offsets(table):
+def test_ranges_without_rows_move_the_offsets(table: Table) -> None:
     """Compaction may have removed every record; and a place that lost data may be moved back."""
     load(table.open(), "nightly", 7)
     target = table.open()
@@ -264,7 +272,7 @@ def test_ranges_without_rows_move_the_offsets(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_the_first_load_may_have_no_rows(table):
+def test_the_first_load_may_have_no_rows(table: Table) -> None:
     target = table.open()
     stage = target.stage(row_schema())
     target.commit(PendingCommit(stage, "nightly", NOWHERE, [OffsetRange("orders", 0, 0, 12)], []))
@@ -272,11 +280,13 @@ def test_the_first_load_may_have_no_rows(table):
     assert table.rows() == Counter()
 
 
-def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
+def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table: Table) -> None:
     ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
     payments = TopicPartition("payments", 0)
 
-    def commit(ranges, topic_ids):
+    def commit(
+        ranges: Sequence[OffsetRange], topic_ids: Mapping[str, UUID]
+    ) -> tuple[dict[TopicPartition, int], Mapping[str, UUID]]:
         target = table.open()
         stage = target.stage(row_schema())
         target.commit(
@@ -306,8 +316,10 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table):
     assert table.open().position("hourly").topic_ids == {}
 
 
-def test_leader_epochs_are_kept_as_long_as_their_offsets(table):
-    def commit(until, epochs, topic_id=WAS, partition=0):
+def test_leader_epochs_are_kept_as_long_as_their_offsets(table: Table) -> None:
+    def commit(
+        until: int, epochs: dict[Any, Any], topic_id: UUID = WAS, partition: int = 0
+    ) -> Mapping[TopicPartition, int]:
         target = table.open()
         stage, last = target.stage(row_schema()), target.position("nightly")
         ranges = [OffsetRange("orders", partition, until, until)]
@@ -329,8 +341,10 @@ def test_leader_epochs_are_kept_as_long_as_their_offsets(table):
     assert commit(3, {}) == {}
 
 
-def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again(table):
-    def commit(pieces, topic_id):
+def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again(
+    table: Table,
+) -> None:
+    def commit(pieces: Sequence[OffsetRange], topic_id: UUID) -> Commit:
         target = table.open()
         last = target.position("nightly")
         ids = {"payments": topic_id}
@@ -355,10 +369,10 @@ def test_a_topic_that_a_load_goes_on_without_is_new_to_it_when_it_is_there_again
     assert found.without_deleted() == found
 
 
-def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
+def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table: Table) -> None:
     """Another cluster was asked, or this one was restored: with its old id it is the old topic."""
 
-    def commit(pieces, topic_id):
+    def commit(pieces: list[Any], topic_id: UUID) -> Commit:
         target = table.open()
         last = target.position("nightly")
         ids = {"orders": topic_id}
@@ -377,10 +391,12 @@ def test_a_topic_that_was_only_out_of_sight_keeps_its_place(table):
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-def test_a_topic_that_a_rival_found_created_again_is_a_conflict_at_any_offset(table, offset):
+def test_a_topic_that_a_rival_found_created_again_is_a_conflict_at_any_offset(
+    table: Table, offset: int
+) -> None:
     """Its records would be loaded twice by the next load, or not at all."""
 
-    def pending(topic_id, until_offset):
+    def pending(topic_id: int, until_offset: int) -> tuple[Target, PendingCommit]:
         target = table.open()
         ranges = [OffsetRange("orders", 0, min(offset, until_offset), until_offset)]
         ids = {"orders": UUID(int=topic_id)}
@@ -398,7 +414,7 @@ def test_a_topic_that_a_rival_found_created_again_is_a_conflict_at_any_offset(ta
     assert found == Position({ORDERS_0: offset}, {"orders": UUID(int=2)})
 
 
-def test_a_gap_is_recorded_in_the_commit(table):
+def test_a_gap_is_recorded_in_the_commit(table: Table) -> None:
     load(table.open(), "nightly", 7)
     target = table.open()
     pieces = [OffsetRange("orders", 0, 10, 12), OffsetRange("orders", 1, 7, 12)]
@@ -408,7 +424,7 @@ def test_a_gap_is_recorded_in_the_commit(table):
     assert table.gaps() == [("orders", 0, 7, 10)]
 
 
-def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
+def test_a_recreated_topic_that_begins_later_leaves_no_gap(table: Table) -> None:
     for topic_id, pieces in (
         (1, [OffsetRange("orders", 0, 0, 5)]),
         (2, [OffsetRange("orders", 0, 9, 12)]),
@@ -423,7 +439,9 @@ def test_a_recreated_topic_that_begins_later_leaves_no_gap(table):
 
 
 @pytest.mark.parametrize("damage", ["gone", "longer"])
-def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damage):
+def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(
+    table: Table, damage: str
+) -> None:
     target, landed = begin(table)
     stage, files = landed.stage, landed.files
     table.damage(stage, files[0].name + stage.suffix, None if damage == "gone" else b"more")
@@ -433,11 +451,11 @@ def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(table, damag
     assert table.rows() == Counter()
 
 
-def test_many_loaders_at_once_load_each_offset_once(table):
+def test_many_loaders_at_once_load_each_offset_once(table: Table) -> None:
     names = ["a", "b", "shared", "shared"]
     failures = []
 
-    def run(name):
+    def run(name: str) -> None:
         try:
             for until_offset in (3, 6, 9):
                 while True:

@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +14,8 @@ from kafka.structs import TopicPartition
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table import Table as IcebergCatalogTable
 from pyiceberg.types import BinaryType, StringType
 
 from pyspark_kafkalog import forget
@@ -28,6 +31,7 @@ from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import IcebergTable, expected_rows
+from tests.support.present import present
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
@@ -47,24 +51,24 @@ def iceberg(table: IcebergTable) -> Table:
     return catalog_of(table).load_table("lake.raw.orders")
 
 
-def test_one_snapshot_and_one_property_hold_files_and_offsets(table):
+def test_one_snapshot_and_one_property_hold_files_and_offsets(table: IcebergTable) -> None:
     commit = load(table.open(), "nightly", 7)
     assert commit is not None
     found = iceberg(table)
     snapshot = found.current_snapshot()
-    assert snapshot.snapshot_id == commit.sequence
-    assert snapshot.parent_snapshot_id is None
+    assert present(snapshot).snapshot_id == commit.sequence
+    assert present(snapshot).parent_snapshot_id is None
     assert json.loads(found.properties["kafkalog.nightly.offsets"]) == {"orders": {"0": 7, "1": 7}}
-    assert json.loads(snapshot.summary["kafkalog.ranges"]) == [
+    assert json.loads(present(present(present(snapshot).summary)["kafkalog.ranges"])) == [
         ["orders", 0, 0, 7],
         ["orders", 1, 0, 7],
     ]
-    assert snapshot.summary["added-records"] == "14"
+    assert present(present(snapshot).summary)["added-records"] == "14"
     # What was set for the commit alone is not kept.
     assert not [key for key in found.properties if key.startswith(("commit.", "write.metadata.m"))]
 
 
-def test_readers_skip_files_by_the_statistics(table):
+def test_readers_skip_files_by_the_statistics(table: IcebergTable) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "nightly", 9)
     scan = iceberg(table).scan("offset >= 5 and partition = 1")
@@ -72,7 +76,7 @@ def test_readers_skip_files_by_the_statistics(table):
     assert scan.to_arrow().num_rows == 4
 
 
-def test_files_have_the_field_ids_of_the_table(table):
+def test_files_have_the_field_ids_of_the_table(table: IcebergTable) -> None:
     target = table.open()
     stage = target.stage(row_schema((*DEFAULT_COLUMNS, "headers")))
     [file] = write_rows(stage, "nightly", OffsetRange("orders", 0, 0, 3))
@@ -84,14 +88,16 @@ def test_files_have_the_field_ids_of_the_table(table):
     assert element.type.field("value").metadata[b"PARQUET:field_id"]
 
 
-def test_loads_say_nothing_about_missing_statistics(table, caplog):
+def test_loads_say_nothing_about_missing_statistics(
+    table: IcebergTable, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         load(table.open(), "nightly", 5, headers=True)
     assert caplog.records == []
 
 
 @pytest.mark.parametrize("time_us", [-(2**62), 2**62])
-def test_times_for_which_there_is_no_date_are_kept(table, time_us):
+def test_times_for_which_there_is_no_date_are_kept(table: IcebergTable, time_us: int) -> None:
     target = table.open()
     stage = target.stage(row_schema())
     piece = OffsetRange("orders", 0, 0, 1)
@@ -107,9 +113,9 @@ def test_times_for_which_there_is_no_date_are_kept(table, time_us):
     assert found.cast("int64").to_pylist() == [time_us]
 
 
-def test_offsets_survive_the_expiry_of_snapshots(table):
+def test_offsets_survive_the_expiry_of_snapshots(table: IcebergTable) -> None:
     load(table.open(), "nightly", 3)
-    first = iceberg(table).current_snapshot().snapshot_id
+    first = present(iceberg(table).current_snapshot()).snapshot_id
     load(table.open(), "hourly", 2)
     iceberg(table).maintenance.expire_snapshots().by_ids([first]).commit()
     assert len(iceberg(table).snapshots()) == 1
@@ -118,7 +124,7 @@ def test_offsets_survive_the_expiry_of_snapshots(table):
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
 
 
-def test_what_others_do_to_the_table_does_not_disturb(table):
+def test_what_others_do_to_the_table_does_not_disturb(table: IcebergTable) -> None:
     load(table.open(), "nightly", 3)
     iceberg(table).delete("offset = 2")
     with iceberg(table).update_schema() as update:
@@ -129,11 +135,15 @@ def test_what_others_do_to_the_table_does_not_disturb(table):
 
 
 @pytest.mark.parametrize("kind", [CommitStateUnknownException, ConnectionError])
-def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch, kind):
+def test_a_commit_whose_answer_was_lost_is_found(
+    table: IcebergTable,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[CommitStateUnknownException] | type[ConnectionError],
+) -> None:
     load(table.open(), "nightly", 3)
     commit_really = SqlCatalog.commit_table
 
-    def commit_and_lose_the_answer(*arguments, **options):
+    def commit_and_lose_the_answer(*arguments: Any, **options: Any) -> None:
         commit_really(*arguments, **options)
         monkeypatch.undo()
         # Others go on in the meantime.
@@ -143,36 +153,46 @@ def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch, kind):
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_and_lose_the_answer)
     commit = load(table.open(), "nightly", 5)
     assert commit is not None
-    assert iceberg(table).snapshot_by_id(commit.sequence).summary["kafkalog.name"] == "nightly"
+    assert (
+        present(present(iceberg(table).snapshot_by_id(commit.sequence)).summary)["kafkalog.name"]
+        == "nightly"
+    )
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("hourly", 2)
     assert table.offsets("nightly") == {0: 5, 1: 5}
 
 
-def ask_twice(monkeypatch):
+def ask_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a gateway between loads and catalog, that asks again and keeps the first answer."""
     commit_really = SqlCatalog.commit_table
 
-    def commit_twice(*arguments, **options):
+    def commit_twice(*arguments: Any, **options: Any) -> CommitTableResponse:
         commit_really(*arguments, **options)
         return commit_really(*arguments, **options)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_twice)
 
 
-def test_a_commit_that_a_gateway_asks_for_twice_stays_whole(table, monkeypatch):
+def test_a_commit_that_a_gateway_asks_for_twice_stays_whole(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     with monkeypatch.context() as patched:
         ask_twice(patched)
         commit = load(table.open(), "nightly", 5)
         assert commit is not None
-    assert iceberg(table).snapshot_by_id(commit.sequence).summary["kafkalog.name"] == "nightly"
+    assert (
+        present(present(iceberg(table).snapshot_by_id(commit.sequence)).summary)["kafkalog.name"]
+        == "nightly"
+    )
     assert table.rows() == expected_rows("nightly", 5)
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
 
-def test_to_forget_is_told_though_a_gateway_asks_for_it_twice(table, monkeypatch):
+def test_to_forget_is_told_though_a_gateway_asks_for_it_twice(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     with monkeypatch.context() as patched:
         ask_twice(patched)
@@ -182,11 +202,13 @@ def test_to_forget_is_told_though_a_gateway_asks_for_it_twice(table, monkeypatch
     assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 2)
 
 
-def test_a_commit_that_was_too_late_leaves_no_manifests(table, monkeypatch):
+def test_a_commit_that_was_too_late_leaves_no_manifests(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     commit_really = SqlCatalog.commit_table
 
-    def commit_after_a_rival(*arguments, **options):
+    def commit_after_a_rival(*arguments: Any, **options: Any) -> CommitTableResponse:
         monkeypatch.undo()
         load(table.open(), "hourly", 2)
         return commit_really(*arguments, **options)
@@ -204,12 +226,14 @@ def test_a_commit_that_was_too_late_leaves_no_manifests(table, monkeypatch):
     assert {f"file://{path}" for path in there} == named
 
 
-def test_a_commit_that_arrives_after_it_was_given_up_is_noticed_by_the_next(table, monkeypatch):
+def test_a_commit_that_arrives_after_it_was_given_up_is_noticed_by_the_next(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer was lost, and when the loader looked, the catalog had not done it yet."""
     delayed = []
     commit_really = SqlCatalog.commit_table
 
-    def take_and_fail(*arguments, **options):
+    def take_and_fail(*arguments: Any, **options: Any) -> None:
         delayed.append(lambda: commit_really(*arguments, **options))
         raise CommitStateUnknownException("gateway timeout")
 
@@ -219,7 +243,7 @@ def test_a_commit_that_arrives_after_it_was_given_up_is_noticed_by_the_next(tabl
         with pytest.raises(TargetError, match="run the load again is safe"):
             load(table.open(), "nightly", 5)
 
-    def commit_after_the_delayed_one(*arguments, **options):
+    def commit_after_the_delayed_one(*arguments: Any, **options: Any) -> CommitTableResponse:
         monkeypatch.undo()
         delayed.pop()()
         return commit_really(*arguments, **options)
@@ -230,12 +254,14 @@ def test_a_commit_that_arrives_after_it_was_given_up_is_noticed_by_the_next(tabl
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_a_rival_between_the_comparison_and_the_commit_is_noticed(table, monkeypatch):
+def test_a_rival_between_the_comparison_and_the_commit_is_noticed(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pyiceberg's own retries would land the files of a stale commit."""
     rivals = iter(["hourly", "nightly"])
     commit_really = SqlCatalog.commit_table
 
-    def commit_after_a_rival(*arguments, **options):
+    def commit_after_a_rival(*arguments: Any, **options: Any) -> CommitTableResponse:
         rival = next(rivals, None)
         if rival:
             monkeypatch.setattr(SqlCatalog, "commit_table", commit_really)
@@ -249,8 +275,10 @@ def test_a_rival_between_the_comparison_and_the_commit_is_noticed(table, monkeyp
     assert table.rows() == expected_rows("nightly", 2) + expected_rows("hourly", 2)
 
 
-def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(table, monkeypatch):
-    def fail(*arguments, **options):
+def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         raise CommitFailedException("no")
 
     monkeypatch.setattr(SqlCatalog, "commit_table", fail)
@@ -269,14 +297,16 @@ def test_a_commit_that_fails_though_nobody_else_committed_is_not_tried_for_ever(
         ),
     ],
 )
-def test_tables_that_cannot_take_files_as_they_are_are_refused(table, schema, said):
+def test_tables_that_cannot_take_files_as_they_are_are_refused(
+    table: IcebergTable, schema: Any, said: str
+) -> None:
     catalog_of(table).create_namespace("lake.raw")
     catalog_of(table).create_table("lake.raw.orders", schema)
     with pytest.raises(TargetError, match=said):
         load(table.open(), "nightly", 2)
 
 
-def test_partitioned_tables_are_refused(table):
+def test_partitioned_tables_are_refused(table: IcebergTable) -> None:
     catalog_of(table).create_namespace("lake.raw")
     created = catalog_of(table).create_table("lake.raw.orders", row_schema())
     with created.update_spec() as update:
@@ -285,19 +315,19 @@ def test_partitioned_tables_are_refused(table):
         load(table.open(), "nightly", 2)
 
 
-def partition_anew(found):
+def partition_anew(found: IcebergCatalogTable) -> None:
     with found.update_spec() as update:
         update.add_identity("partition")
 
 
-def make_values_anew(found):
+def make_values_anew(found: IcebergCatalogTable) -> None:
     with found.update_schema() as update:
         update.delete_column("value")
     with found.refresh().update_schema() as update:
         update.add_column("value", BinaryType())
 
 
-def make_keys_texts(found):
+def make_keys_texts(found: IcebergCatalogTable) -> None:
     with found.update_schema() as update:
         update.delete_column("key")
     with found.refresh().update_schema() as update:
@@ -315,7 +345,9 @@ ALTERATIONS = pytest.mark.parametrize(
 
 
 @ALTERATIONS
-def test_a_table_that_was_altered_while_rows_landed_is_refused(table, alter, said):
+def test_a_table_that_was_altered_while_rows_landed_is_refused(
+    table: IcebergTable, alter: Callable[[IcebergCatalogTable], None], said: str
+) -> None:
     load(table.open(), "nightly", 3)
     target = table.open()
     last, ranges = plan(target, "nightly", 5)
@@ -330,11 +362,16 @@ def test_a_table_that_was_altered_while_rows_landed_is_refused(table, alter, sai
 
 
 @ALTERATIONS
-def test_a_table_that_is_altered_at_the_commit_is_refused(table, monkeypatch, alter, said):
+def test_a_table_that_is_altered_at_the_commit_is_refused(
+    table: IcebergTable,
+    monkeypatch: pytest.MonkeyPatch,
+    alter: Callable[[IcebergCatalogTable], None],
+    said: str,
+) -> None:
     load(table.open(), "nightly", 3)
     commit_really = SqlCatalog.commit_table
 
-    def commit_after_an_alteration(*arguments, **options):
+    def commit_after_an_alteration(*arguments: Any, **options: Any) -> CommitTableResponse:
         monkeypatch.undo()
         alter(iceberg(table))
         return commit_really(*arguments, **options)
@@ -346,11 +383,13 @@ def test_a_table_that_is_altered_at_the_commit_is_refused(table, monkeypatch, al
     assert table.offsets("nightly") == {0: 3, 1: 3}
 
 
-def test_a_column_that_is_added_at_the_commit_does_not_disturb(table, monkeypatch):
+def test_a_column_that_is_added_at_the_commit_does_not_disturb(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit_really = SqlCatalog.commit_table
     load(table.open(), "nightly", 3, headers=True)
 
-    def commit_after_an_alteration(*arguments, **options):
+    def commit_after_an_alteration(*arguments: Any, **options: Any) -> CommitTableResponse:
         monkeypatch.undo()
         with iceberg(table).update_schema() as update:
             update.add_column("note", StringType())
@@ -361,13 +400,15 @@ def test_a_column_that_is_added_at_the_commit_does_not_disturb(table, monkeypatc
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_headers_do_not_come_into_a_table_without_them(table):
+def test_headers_do_not_come_into_a_table_without_them(table: IcebergTable) -> None:
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match="no column headers"):
         load(table.open(), "nightly", 4, headers=True)
 
 
-def test_a_location_that_is_no_directory_is_refused(tmp_path, table, monkeypatch):
+def test_a_location_that_is_no_directory_is_refused(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 2)
     with iceberg(table).transaction() as transaction:
         transaction.set_properties({"write.data.path": "s3://bucket/data"})
@@ -375,7 +416,9 @@ def test_a_location_that_is_no_directory_is_refused(tmp_path, table, monkeypatch
         load(table.open(), "nightly", 4)
 
 
-def test_a_target_without_a_catalog_is_told_what_to_write(tmp_path, monkeypatch):
+def test_a_target_without_a_catalog_is_told_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -388,7 +431,7 @@ def test_a_target_without_a_catalog_is_told_what_to_write(tmp_path, monkeypatch)
     assert open_target("iceberg:a.b").position("nightly").offsets == {}
 
 
-def test_no_table_is_made_in_a_warehouse_that_is_no_directory(tmp_path):
+def test_no_table_is_made_in_a_warehouse_that_is_no_directory(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     target = open_target(f"iceberg:lake.orders?uri={uri}&warehouse=s3://bucket/lake")
     with pytest.raises(TargetError, match=r"lies at s3://bucket/lake: .*parquet:s3://BUCKET/PATH"):
@@ -396,7 +439,7 @@ def test_no_table_is_made_in_a_warehouse_that_is_no_directory(tmp_path):
     assert not load_catalog("kafkalog", uri=uri).namespace_exists("lake")
 
 
-def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_path):
+def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_path: Path) -> None:
     properties = {
         "uri": f"sqlite:///{tmp_path}/not/there/hunter2.db",
         "warehouse": str(tmp_path),
@@ -409,7 +452,7 @@ def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_p
         assert "hunter2" not in text
 
 
-def test_a_warehouse_may_be_a_path_with_spaces(tmp_path):
+def test_a_warehouse_may_be_a_path_with_spaces(tmp_path: Path) -> None:
     place = f"lake.orders?uri=sqlite+pysqlite:///{tmp_path}/c.db&warehouse={tmp_path}/a%20%26%20b"
     load(open_target(f"iceberg:{place}"), "nightly", 2)
     assert sorted(os.listdir(tmp_path / "a & b" / "lake" / "orders")) == ["data", "metadata"]

@@ -1,6 +1,9 @@
 """Rules of Iceberg tables that others made: files that would break one are never added."""
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +15,7 @@ from pyiceberg.transforms import (
     BucketTransform,
     IdentityTransform,
     MonthTransform,
+    Transform,
     TruncateTransform,
     VoidTransform,
     YearTransform,
@@ -31,6 +35,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
+    Commit,
     PendingCommit,
 )
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
@@ -47,7 +52,7 @@ ROWS = pa.record_batch(
 )
 
 
-def schema(required=(), identifiers=()):
+def schema(required: Sequence[Any] = (), identifiers: Sequence[Any] = ()) -> Schema:
     """The columns of ROWS; `required` are ids of fields."""
     inner = StructType(NestedField(4, "x", LongType(), required=4 in required))
     return Schema(
@@ -67,7 +72,7 @@ def catalog_of(table: IcebergTable) -> Catalog:
     return catalog
 
 
-def load(table):
+def load(table: IcebergTable) -> Commit:
     target = table.open()
     stage = target.stage(ROWS.schema)
     files = list(write_files(stage, "orders", [ROWS]))
@@ -87,7 +92,7 @@ def load(table):
         (schema(required=[8]), "column more that may not be null"),
     ],
 )
-def test_columns_that_may_not_be_null_are_refused(tmp_path, made, said):
+def test_columns_that_may_not_be_null_are_refused(tmp_path: Path, made: Schema, said: str) -> None:
     table = IcebergTable(tmp_path)
     catalog_of(table).create_table("lake.raw.orders", made)
     with pytest.raises(TargetError, match=said):
@@ -105,7 +110,9 @@ def test_columns_that_may_not_be_null_are_refused(tmp_path, made, said):
         ("id", VoidTransform()),
     ],
 )
-def test_a_transform_that_no_load_has_is_named(tmp_path, column, transform):
+def test_a_transform_that_no_load_has_is_named(
+    tmp_path: Path, column: str, transform: Transform[Any, Any]
+) -> None:
     table = IcebergTable(tmp_path)
     columns = Schema(*schema().fields, NestedField(9, "at", TimestamptzType()))
     made = catalog_of(table).create_table("lake.raw.orders", columns)
@@ -117,7 +124,7 @@ def test_a_transform_that_no_load_has_is_named(tmp_path, column, transform):
     assert not list(tmp_path.glob("lake/**/load-*"))
 
 
-def test_a_load_that_widens_leaves_what_may_not_be_null_as_it_is(tmp_path):
+def test_a_load_that_widens_leaves_what_may_not_be_null_as_it_is(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     narrow = Schema(NestedField(1, "id", IntegerType(), required=True))
     catalog_of(table).create_table("lake.raw.orders", narrow)
@@ -126,7 +133,7 @@ def test_a_load_that_widens_leaves_what_may_not_be_null_as_it_is(tmp_path):
     assert table.iceberg().schema().fields == narrow.fields
 
 
-def test_encrypted_tables_are_refused(tmp_path):
+def test_encrypted_tables_are_refused(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     properties = {"encryption.key-id": "k"}
     catalog_of(table).create_table("lake.raw.orders", schema(), properties=properties)
@@ -134,7 +141,7 @@ def test_encrypted_tables_are_refused(tmp_path):
         load(table)
 
 
-def test_formats_that_cannot_be_written_are_refused_before_rows_land(tmp_path):
+def test_formats_that_cannot_be_written_are_refused_before_rows_land(tmp_path: Path) -> None:
     """pyiceberg itself makes no such table; a REST catalog may hold one."""
     made = catalog_of(IcebergTable(tmp_path)).create_table("lake.raw.orders", schema())
     fields = made.metadata.model_dump() | {"format-version": 3, "next-row-id": 0}
@@ -143,7 +150,7 @@ def test_formats_that_cannot_be_written_are_refused_before_rows_land(tmp_path):
         iceberg_rules.refuse_unfit(made, made.schema(), ROWS.schema, (), "lake.raw.orders")
 
 
-def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path):
+def test_tables_whose_rules_an_append_cannot_break_take_loads(tmp_path: Path) -> None:
     """A sort order is a wish, and files say whether they follow it; other formats may be mixed."""
     table = IcebergTable(tmp_path)
     made = catalog_of(table).create_table(

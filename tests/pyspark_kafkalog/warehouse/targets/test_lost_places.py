@@ -2,13 +2,16 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.table import Table as CatalogTable
 
 from pyspark_kafkalog import forget
 from pyspark_kafkalog.arrow.schema import row_schema
@@ -27,19 +30,20 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     S3Table,
     expected_rows,
 )
+from tests.support.present import present
 from tests.support.s3_server import BUCKET
 
 
-def iceberg(table):
+def iceberg(table: IcebergTable) -> CatalogTable:
     return load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
 
 
-def unset(table, name):
+def unset(table: IcebergTable, name: str) -> None:
     with iceberg(table).transaction() as transaction:
         transaction.remove_properties(f"kafkalog.{name}.offsets")
 
 
-def test_an_iceberg_property_that_is_gone_is_not_taken_for_a_first_load(tmp_path):
+def test_an_iceberg_property_that_is_gone_is_not_taken_for_a_first_load(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 5)
@@ -60,7 +64,7 @@ def test_an_iceberg_property_that_is_gone_is_not_taken_for_a_first_load(tmp_path
     assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
 
 
-def test_an_iceberg_property_that_goes_while_rows_land_is_noticed(tmp_path):
+def test_an_iceberg_property_that_goes_while_rows_land_is_noticed(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
     target = table.open()
@@ -73,7 +77,7 @@ def test_an_iceberg_property_that_goes_while_rows_land_is_noticed(tmp_path):
     assert table.staged(stage) == []
 
 
-def test_an_iceberg_load_whose_place_is_lost_can_be_forgotten(tmp_path):
+def test_an_iceberg_load_whose_place_is_lost_can_be_forgotten(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
     unset(table, "nightly")
@@ -83,14 +87,14 @@ def test_an_iceberg_load_whose_place_is_lost_can_be_forgotten(tmp_path):
     assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 3)
 
 
-def expire_all_but_the_current_snapshot(table):
+def expire_all_but_the_current_snapshot(table: IcebergTable) -> None:
     found = iceberg(table)
-    current = found.current_snapshot().snapshot_id
+    current = present(found.current_snapshot()).snapshot_id
     older = [one.snapshot_id for one in found.snapshots() if one.snapshot_id != current]
     found.maintenance.expire_snapshots().by_ids(older).commit()
 
 
-def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_path):
+def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
     target = table.open()
@@ -106,10 +110,12 @@ def test_the_advice_for_an_iceberg_property_says_what_snapshots_cannot_say(tmp_p
     assert "every other partition at max(offset) + 1 of its rows" in str(raised.value)
 
 
-def test_iceberg_files_of_loads_whose_snapshots_have_expired_still_tell_of_them(tmp_path):
+def test_iceberg_files_of_loads_whose_snapshots_have_expired_still_tell_of_them(
+    tmp_path: Path,
+) -> None:
     table = IcebergTable(tmp_path)
     load(table.open(), "nightly", 3)
-    iceberg(table).append(table.iceberg().scan().to_arrow().slice(0, 0))
+    iceberg(table).append(present(table.iceberg()).scan().to_arrow().slice(0, 0))
     expire_all_but_the_current_snapshot(table)
     unset(table, "nightly")
     for read_only in (False, True):
@@ -122,7 +128,7 @@ def test_iceberg_files_of_loads_whose_snapshots_have_expired_still_tell_of_them(
     assert table.rows() == expected_rows("nightly", 3) + expected_rows("nightly", 2)
 
 
-def test_an_iceberg_table_of_others_is_no_loss(tmp_path):
+def test_an_iceberg_table_of_others_is_no_loss(tmp_path: Path) -> None:
     catalog = load_catalog("kafkalog", uri=IcebergTable(tmp_path).uri, warehouse=f"{tmp_path}/lake")
     catalog.create_namespace("lake.raw")
     others = catalog.create_table("lake.raw.orders", row_schema())
@@ -133,7 +139,7 @@ def test_an_iceberg_table_of_others_is_no_loss(tmp_path):
     assert table.rows() - expected_rows("nightly", 3) == Counter([b"others 0 0", b"others 0 1"])
 
 
-def test_manifests_of_others_are_read_once(tmp_path, monkeypatch):
+def test_manifests_of_others_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the first load into a busy table of others would be late each time."""
     catalog = load_catalog("kafkalog", uri=IcebergTable(tmp_path).uri, warehouse=f"{tmp_path}/lake")
     catalog.create_namespace("lake.raw")
@@ -143,7 +149,7 @@ def test_manifests_of_others_are_read_once(tmp_path, monkeypatch):
     read = []
     read_really = ManifestFile.fetch_manifest_entry
 
-    def note(manifest, *arguments, **options):
+    def note(manifest: ManifestFile, *arguments: Any, **options: Any) -> list[ManifestEntry]:
         read.append(manifest.manifest_path)
         return read_really(manifest, *arguments, **options)
 
@@ -156,7 +162,7 @@ def test_manifests_of_others_are_read_once(tmp_path, monkeypatch):
     assert len(set(read)) == 3
 
 
-def without_transactions(table):
+def without_transactions(table: DeltaLakeTable) -> None:
     """The log as delta.setTransactionRetentionDuration, or a copy of the table, leaves it."""
     for entry in Path(table.directory, "table/_delta_log").glob("*.json"):
         lines = [line for line in entry.read_text().splitlines() if '"txn"' not in line]
@@ -164,7 +170,9 @@ def without_transactions(table):
 
 
 @pytest.mark.parametrize("history", ["kept", "cleaned"])
-def test_delta_txns_that_are_gone_are_not_taken_for_a_first_load(tmp_path, history):
+def test_delta_txns_that_are_gone_are_not_taken_for_a_first_load(
+    tmp_path: Path, history: str
+) -> None:
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 5)
@@ -186,7 +194,7 @@ def test_delta_txns_that_are_gone_are_not_taken_for_a_first_load(tmp_path, histo
     assert table.rows() == expected_rows("nightly", 5) + expected_rows("nightly", 2)
 
 
-def test_delta_txns_of_one_name_that_are_gone_are_noticed_by_the_history(tmp_path):
+def test_delta_txns_of_one_name_that_are_gone_are_noticed_by_the_history(tmp_path: Path) -> None:
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "hourly", 3)
     load(table.open(), "nightly", 3)
@@ -200,7 +208,7 @@ def test_delta_txns_of_one_name_that_are_gone_are_noticed_by_the_history(tmp_pat
     assert table.rows() == expected_rows("hourly", 5) + expected_rows("nightly", 3)
 
 
-def test_delta_txns_of_which_some_are_gone_can_be_forgotten(tmp_path):
+def test_delta_txns_of_which_some_are_gone_can_be_forgotten(tmp_path: Path) -> None:
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 3)
     entry = Path(table.directory, f"table/_delta_log/{1:020}.json")
@@ -212,7 +220,7 @@ def test_delta_txns_of_which_some_are_gone_can_be_forgotten(tmp_path):
     assert table.open().position("nightly") == NOWHERE
 
 
-def test_what_others_do_to_a_delta_table_is_no_loss(tmp_path):
+def test_what_others_do_to_a_delta_table_is_no_loss(tmp_path: Path) -> None:
     """To write over it, to compact it and to clean its log keeps the txns."""
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 3)
@@ -227,20 +235,22 @@ def test_what_others_do_to_a_delta_table_is_no_loss(tmp_path):
     assert table.rows() == expected_rows("nightly", 7) + expected_rows("new", 2)
 
 
-def test_a_delta_table_of_others_is_no_loss_either(tmp_path):
+def test_a_delta_table_of_others_is_no_loss_either(tmp_path: Path) -> None:
     DeltaTable.create(f"{tmp_path}/table", row_schema())
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 3)
     assert table.rows() == expected_rows("nightly", 3)
 
 
-def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(tmp_path, monkeypatch):
+def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "hourly", 3)
     target = table.open()
     open_really = DeltaTarget._table
 
-    def open_and_be_late(self):
+    def open_and_be_late(self: DeltaTarget) -> DeltaTable | None:
         opened = open_really(self)
         monkeypatch.undo()
         load(table.open(), "nightly", 3)
@@ -251,7 +261,7 @@ def test_a_first_commit_of_a_rival_since_the_table_was_opened_is_no_loss(tmp_pat
     assert table.rows() == expected_rows("hourly", 3) + expected_rows("nightly", 3)
 
 
-def lose_commits(table, first, last):
+def lose_commits(table: ParquetTable | S3Table, first: int, last: int) -> None:
     for number in range(first, last + 1):
         name = f"_kafkalog/commits/{number:020}.json"
         if isinstance(table, ParquetTable):
@@ -262,7 +272,9 @@ def lose_commits(table, first, last):
 
 @pytest.mark.parametrize("table_of", [ParquetTable, S3Table])
 @pytest.mark.parametrize("kept", [1, 0])
-def test_commits_that_are_gone_are_not_loaded_again(tmp_path, table_of, kept):
+def test_commits_that_are_gone_are_not_loaded_again(
+    tmp_path: Path, table_of: type[ParquetTable] | type[S3Table], kept: int
+) -> None:
     table = table_of(tmp_path)
     for until_offset in (2, 4, 6):
         load(table.open(), "nightly", until_offset)
@@ -276,7 +288,9 @@ def test_commits_that_are_gone_are_not_loaded_again(tmp_path, table_of, kept):
 
 @pytest.mark.parametrize("table_of", [ParquetTable, S3Table])
 @pytest.mark.parametrize("way", ["forget", "vacuum", "load"])
-def test_no_commit_of_others_hides_that_commits_are_gone(tmp_path, table_of, way):
+def test_no_commit_of_others_hides_that_commits_are_gone(
+    tmp_path: Path, table_of: type[ParquetTable] | type[S3Table], way: str
+) -> None:
     """What follows the newest commit that is left gets the numbers of those that are gone."""
     table = table_of(tmp_path)
     load(table.open(), "hourly", 2)
@@ -287,7 +301,7 @@ def test_no_commit_of_others_hides_that_commits_are_gone(tmp_path, table_of, way
     stage = target.stage(row_schema())
     files = [file for piece in ranges for file in write_rows(stage, "hourly", piece)]
     lose_commits(table, 2, 3)
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "forget": lambda: forget(table.name, "hourly"),
         "vacuum": lambda: table.open().vacuum(-1, dry_run=False),
         "load": lambda: target.commit(PendingCommit(stage, "hourly", last, ranges, files)),
@@ -299,7 +313,7 @@ def test_no_commit_of_others_hides_that_commits_are_gone(tmp_path, table_of, way
         load(table.open(), "nightly", 4)
 
 
-def test_a_copy_of_a_parquet_target_as_it_was_earlier_goes_on(tmp_path):
+def test_a_copy_of_a_parquet_target_as_it_was_earlier_goes_on(tmp_path: Path) -> None:
     table = ParquetTable(tmp_path)
     load(table.open(), "nightly", 3)
     shutil.copytree(tmp_path / "table", tmp_path / "earlier")

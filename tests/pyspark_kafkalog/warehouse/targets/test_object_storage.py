@@ -4,7 +4,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,19 +28,21 @@ ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path: Path) -> Iterator[S3Table]:
     yield S3Table(tmp_path)
     s3().fail("none")
 
 
-def test_a_store_that_ignores_conditions_is_refused_before_anything_is_landed(table):
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_landed(
+    table: S3Table,
+) -> None:
     s3().fail("blind")
     with pytest.raises(TargetError, match=r"created twice.*with conditional puts"):
         table.open().stage(row_schema())
     assert table.listed() == []
 
 
-def test_a_commit_whose_answer_was_lost_is_known_as_ours(table):
+def test_a_commit_whose_answer_was_lost_is_known_as_ours(table: S3Table) -> None:
     load(table.open(), "nightly", 3)
     s3().fail("lost")
     commit = load(table.open(), "nightly", 7)
@@ -47,7 +51,9 @@ def test_a_commit_whose_answer_was_lost_is_known_as_ours(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_commit_that_was_not_rolled_forward_is_by_the_next_loader(table, monkeypatch):
+def test_a_commit_that_was_not_rolled_forward_is_by_the_next_loader(
+    table: S3Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStorage, "put_in_place", lambda *_: exec("raise KeyboardInterrupt"))
@@ -63,10 +69,10 @@ def test_a_commit_that_was_not_rolled_forward_is_by_the_next_loader(table, monke
 
 
 def read_rows(url: str) -> int:
-    return pq.read_metadata(url.removeprefix("s3://"), filesystem=S3Table.files()).num_rows
+    return pq.read_metadata(url.removeprefix("s3://"), filesystem=S3Table.files()).num_rows  # type: ignore[no-any-return]
 
 
-def test_a_stage_is_gone_when_its_first_object_is(table):
+def test_a_stage_is_gone_when_its_first_object_is(table: S3Table) -> None:
     target = table.open()
     stage = target.stage(row_schema())
     open_stage(stage.path).write("left.staged", b"rows")
@@ -78,7 +84,9 @@ def test_a_stage_is_gone_when_its_first_object_is(table):
     assert table.rows() == expected_rows("nightly", 3)
 
 
-def test_idle_stages_are_swept_by_the_next_commit(table, monkeypatch):
+def test_idle_stages_are_swept_by_the_next_commit(
+    table: S3Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead, live = table.open().stage(row_schema()), table.open().stage(row_schema())
     monkeypatch.setattr(parquet, "ABANDONED_AFTER_S", 60)
     monkeypatch.setattr(time, "time", lambda real=time.time: real() + 3600)
@@ -91,7 +99,7 @@ def test_idle_stages_are_swept_by_the_next_commit(table, monkeypatch):
     assert table.staged(live) == ["stage"]
 
 
-def test_files_are_uploaded_in_parts(table, monkeypatch):
+def test_files_are_uploaded_in_parts(table: S3Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_storage, "PART_BYTES", 5 * 1024 * 1024)
     stage = table.open().stage(row_schema())
     content = os.urandom(1024) * 1024
@@ -110,7 +118,7 @@ def test_files_are_uploaded_in_parts(table, monkeypatch):
         assert file.read() == content * 12
 
 
-def test_marks_of_folders_and_files_of_others_do_not_disturb(table):
+def test_marks_of_folders_and_files_of_others_do_not_disturb(table: S3Table) -> None:
     for folder in ("", "_kafkalog/commits", "_kafkalog/staging/folder"):
         S3Table.files().create_dir(f"{BUCKET}/{table.prefix}/{folder}")
     foreign = f"{BUCKET}/{table.prefix}/_kafkalog/commits/zzz.tmp"
@@ -121,7 +129,7 @@ def test_marks_of_folders_and_files_of_others_do_not_disturb(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_more_commits_than_are_listed_at_once(table):
+def test_more_commits_than_are_listed_at_once(table: S3Table) -> None:
     storage = ObjectStorage(table.name.removeprefix("parquet:"))
     names = [f"{number:020}.json" for number in range(1, 6)]
     for name in names[:3]:
@@ -134,7 +142,7 @@ def test_more_commits_than_are_listed_at_once(table):
     assert storage.read_commit(names[0]) == names[0].encode()
 
 
-def test_files_of_others_are_refused(table):
+def test_files_of_others_are_refused(table: S3Table) -> None:
     with S3Table.files().open_output_stream(f"{BUCKET}/{table.prefix}/theirs.parquet") as file:
         file.write(b"PAR1")
     with pytest.raises(TargetError, match=r"files of others \(theirs.parquet\)"):
@@ -154,13 +162,15 @@ def test_files_of_others_are_refused(table):
         "s3://",
     ],
 )
-def test_a_place_that_is_none_is_refused_without_showing_secrets(place):
+def test_a_place_that_is_none_is_refused_without_showing_secrets(place: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         open_target(f"parquet:{place}").position("nightly")
     assert "sesame" not in str(caught.value).replace("nosuch://lake/sesame", "")
 
 
-def test_secrets_are_looked_up_where_the_store_is_opened(table, monkeypatch):
+def test_secrets_are_looked_up_where_the_store_is_opened(
+    table: S3Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKE_KEY", "sesame")
     target = open_target(f"{table.name}&secret_access_key=${{env:LAKE_KEY}}")
     stage = target.stage(row_schema())
@@ -173,7 +183,7 @@ def test_secrets_are_looked_up_where_the_store_is_opened(table, monkeypatch):
 
 
 @pytest.fixture
-def silence():
+def silence() -> Iterator[str]:
     """A server that takes connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -182,7 +192,9 @@ def silence():
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_without_credentials_it_is_told_soon_what_to_set(answers, silence, monkeypatch):
+def test_without_credentials_it_is_told_soon_what_to_set(
+    answers: bool, silence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(object_storage, "_METADATA_TIMEOUT_S", 0.2)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -194,7 +206,7 @@ def test_without_credentials_it_is_told_soon_what_to_set(answers, silence, monke
     assert time.monotonic() - began < 5 + BUSY_S
 
 
-def test_credentials_may_be_those_of_the_machine(monkeypatch):
+def test_credentials_may_be_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance role, as the machine tells it, over moto's own account of it."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -202,14 +214,14 @@ def test_credentials_may_be_those_of_the_machine(monkeypatch):
     assert open_target(f"parquet:{url}").position("nightly").offsets == {}
 
 
-def test_a_wrong_region_is_told_as_such(monkeypatch):
+def test_a_wrong_region_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere(BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self) -> None:
             self.send_response(301)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_):
+        def log_message(self, *_: object) -> None:
             pass
 
     s3()
@@ -221,7 +233,7 @@ def test_a_wrong_region_is_told_as_such(monkeypatch):
         server.shutdown()
 
 
-def test_a_store_that_cannot_be_reached_is_explained(monkeypatch):
+def test_a_store_that_cannot_be_reached_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_storage, "RETRIES", 0)
     s3()
     target = open_target("parquet:s3://lake/x?endpoint=http://127.0.0.1:9&region=us-east-1")

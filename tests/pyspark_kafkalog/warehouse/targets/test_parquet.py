@@ -75,21 +75,21 @@ def overwrite_by_links(source: str, name: str) -> None:
 
 @pytest.mark.parametrize("link", [refuse_links, overwrite_by_links])
 def test_a_file_system_without_hard_links_is_refused_before_anything_is_landed(
-    path, monkeypatch, link
-):
+    path: str, monkeypatch: pytest.MonkeyPatch, link: Callable[[str, str], None]
+) -> None:
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(TargetError, match="on a file system with hard links"):
         ParquetTarget(path).stage(row_schema())
     assert staging_of(path) == []
 
 
-def test_a_target_that_is_not_there_yet_has_no_offsets_and_is_not_made(path):
+def test_a_target_that_is_not_there_yet_has_no_offsets_and_is_not_made(path: str) -> None:
     assert ParquetTarget(path).position("nightly").offsets == {}
     assert committed_files(path) == []
     assert not os.path.exists(path)
 
 
-def test_loads_go_on_where_the_last_one_of_their_name_ended(path):
+def test_loads_go_on_where_the_last_one_of_their_name_ended(path: str) -> None:
     assert commit_id(load(path, "nightly", 5)) == "1"
     assert load(path, "nightly", 5) is None
     assert commit_id(load(path, "hourly", 3)) == "2"
@@ -99,7 +99,7 @@ def test_loads_go_on_where_the_last_one_of_their_name_ended(path):
     assert staging_of(path) == []
 
 
-def test_a_directory_with_files_of_others_is_refused(path):
+def test_a_directory_with_files_of_others_is_refused(path: str) -> None:
     os.makedirs(path)
     Path(path, "_SUCCESS").touch()
     assert ParquetTarget(path).position("nightly").offsets == {}
@@ -108,7 +108,7 @@ def test_a_directory_with_files_of_others_is_refused(path):
         ParquetTarget(path).position("nightly")
 
 
-def test_staged_files_are_invisible_until_the_commit(path):
+def test_staged_files_are_invisible_until_the_commit(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     assert visible_lines(path) == Counter()
@@ -116,7 +116,7 @@ def test_staged_files_are_invisible_until_the_commit(path):
     assert sum(visible_lines(path).values()) == 10
 
 
-def test_a_staged_file_that_no_task_reported_is_never_published(path):
+def test_a_staged_file_that_no_task_reported_is_never_published(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     write_file(stage, "twin", FIRST_TEN[0])
@@ -125,7 +125,7 @@ def test_a_staged_file_that_no_task_reported_is_never_published(path):
     assert staging_of(path) == []
 
 
-def test_a_discarded_load_leaves_nothing(path):
+def test_a_discarded_load_leaves_nothing(path: str) -> None:
     target = ParquetTarget(path)
     stage, _ = staged(target, FIRST_TEN[0])
     target.discard(stage)
@@ -133,7 +133,7 @@ def test_a_discarded_load_leaves_nothing(path):
     assert target.position("nightly").offsets == {}
 
 
-def test_the_second_of_two_loads_of_one_name_is_refused(path):
+def test_the_second_of_two_loads_of_one_name_is_refused(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     load(path, "nightly", 4)
@@ -143,7 +143,7 @@ def test_the_second_of_two_loads_of_one_name_is_refused(path):
     assert staging_of(path) == []
 
 
-def test_loads_of_one_name_and_different_partitions_do_not_conflict(path):
+def test_loads_of_one_name_and_different_partitions_do_not_conflict(path: str) -> None:
     target = ParquetTarget(path)
     other = OffsetRange("payments", 0, 0, 3)
     stage, files = staged(target, other)
@@ -153,7 +153,9 @@ def test_loads_of_one_name_and_different_partitions_do_not_conflict(path):
     assert commit.offsets["nightly"][other.topic_partition] == 3
 
 
-def test_everything_is_on_disk_before_the_commit_and_the_commit_before_the_renames(path):
+def test_everything_is_on_disk_before_the_commit_and_the_commit_before_the_renames(
+    path: str,
+) -> None:
     """The order that a power failure needs. The data files are synced by the tasks."""
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
@@ -183,7 +185,7 @@ def name_of(what: object) -> object:
     return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
 
 
-def test_a_new_target_is_on_disk_with_its_parents(path):
+def test_a_new_target_is_on_disk_with_its_parents(path: str) -> None:
     synced = []
     with FilesystemSteps(lambda _, operation, what: synced.append((operation, name_of(what)))):
         target = ParquetTarget(path)
@@ -194,7 +196,7 @@ def test_a_new_target_is_on_disk_with_its_parents(path):
     assert ("fsync", f"{path}/_kafkalog/staging") in synced
 
 
-def test_another_load_at_any_step_of_a_load_neither_loses_nor_doubles(tmp_path):
+def test_another_load_at_any_step_of_a_load_neither_loses_nor_doubles(tmp_path: Path) -> None:
     """Loader A stops before each of its operations in turn, and B loads as a whole."""
     steps = interleavings(tmp_path, lambda path: load(path, "hourly", 4))
     for path, error in steps:
@@ -203,7 +205,7 @@ def test_another_load_at_any_step_of_a_load_neither_loses_nor_doubles(tmp_path):
     assert len(steps) > 30
 
 
-def test_another_load_of_the_same_name_at_any_step_never_doubles(tmp_path):
+def test_another_load_of_the_same_name_at_any_step_never_doubles(tmp_path: Path) -> None:
     refused = 0
     for path, error in interleavings(tmp_path, lambda path: load(path, "nightly", 7)):
         assert error is None or isinstance(error, LoadConflictError)
@@ -213,7 +215,9 @@ def test_another_load_of_the_same_name_at_any_step_never_doubles(tmp_path):
     assert refused > 10
 
 
-def test_a_sweep_at_any_step_stops_the_load_or_leaves_it_alone(tmp_path, monkeypatch):
+def test_a_sweep_at_any_step_stops_the_load_or_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With an age of nothing every staging directory looks dead: correctness is not the age's."""
     monkeypatch.setattr(parquet, "ABANDONED_AFTER_S", -60)
     swept = 0
@@ -232,7 +236,9 @@ def test_a_sweep_at_any_step_stops_the_load_or_leaves_it_alone(tmp_path, monkeyp
     assert swept > 10
 
 
-def test_a_load_that_dies_at_its_commit_point_at_any_step_of_another_is_finished(tmp_path):
+def test_a_load_that_dies_at_its_commit_point_at_any_step_of_another_is_finished(
+    tmp_path: Path,
+) -> None:
     """Only the newest commit may be unfinished: whoever publishes the next one finishes it."""
     for path, error in interleavings(tmp_path, load_and_die_before_the_renames):
         assert error is None
@@ -279,12 +285,12 @@ def interleavings(
     return results
 
 
-def test_many_loaders_at_once_publish_each_offset_once(tmp_path):
+def test_many_loaders_at_once_publish_each_offset_once(tmp_path: Path) -> None:
     path = str(tmp_path)
     names = ["a", "b", "c", "d", "shared", "shared"]
     failures = []
 
-    def run(name):
+    def run(name: str) -> None:
         try:
             for until_offset in range(3, 31, 3):
                 load_through_conflicts(path, name, until_offset)
@@ -310,7 +316,9 @@ def load_through_conflicts(path: str, name: str, until_offset: int) -> Commit | 
             continue
 
 
-def test_idle_staging_directories_are_swept_by_the_next_commit_and_live_ones_kept(path):
+def test_idle_staging_directories_are_swept_by_the_next_commit_and_live_ones_kept(
+    path: str,
+) -> None:
     target = ParquetTarget(path)
     dead, _ = staged(target, FIRST_TEN[0])
     make_idle(dead)
@@ -322,7 +330,7 @@ def test_idle_staging_directories_are_swept_by_the_next_commit_and_live_ones_kep
     assert sorted(staging_of(path)) == sorted([live.load_id, busy.load_id])
 
 
-def test_a_loader_that_was_swept_publishes_nothing_and_says_so(path):
+def test_a_loader_that_was_swept_publishes_nothing_and_says_so(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     make_idle(stage)
@@ -332,7 +340,7 @@ def test_a_loader_that_was_swept_publishes_nothing_and_says_so(path):
     assert visible_lines(path) == expected_lines("hourly", 4)
 
 
-def test_what_a_killed_discard_left_behind_is_removed(path):
+def test_what_a_killed_discard_left_behind_is_removed(path: str) -> None:
     target = ParquetTarget(path)
     stage, _ = staged(target, FIRST_TEN[0])
     os.rename(stage.path, stage.path + ".discarded")
@@ -340,7 +348,7 @@ def test_what_a_killed_discard_left_behind_is_removed(path):
     assert staging_of(path) == []
 
 
-def test_a_staged_file_that_the_driver_does_not_see_is_not_committed(path):
+def test_a_staged_file_that_the_driver_does_not_see_is_not_committed(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     os.unlink(f"{stage.path}/{files[0].name}.staged")
@@ -349,7 +357,7 @@ def test_a_staged_file_that_the_driver_does_not_see_is_not_committed(path):
     assert target.position("nightly").offsets == {}
 
 
-def test_a_staged_file_of_another_size_is_not_committed(path):
+def test_a_staged_file_of_another_size_is_not_committed(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     with open(f"{stage.path}/{files[0].name}.staged", "a") as file:
@@ -359,7 +367,7 @@ def test_a_staged_file_of_another_size_is_not_committed(path):
     assert target.position("nightly").offsets == {}
 
 
-def test_files_deleted_after_their_commit_do_not_hinder_later_loads(path):
+def test_files_deleted_after_their_commit_do_not_hinder_later_loads(path: str) -> None:
     """Whoever rewrites landed files into larger ones deletes the small ones."""
     load(path, "nightly", 5)
     for name in committed_files(path):
@@ -367,7 +375,7 @@ def test_files_deleted_after_their_commit_do_not_hinder_later_loads(path):
     assert commit_id(load(path, "nightly", 7)) == "2"
 
 
-def test_a_committed_file_lost_before_it_was_in_place_is_an_error_that_says_so(path):
+def test_a_committed_file_lost_before_it_was_in_place_is_an_error_that_says_so(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     with pytest.raises(Interruption):
@@ -377,7 +385,7 @@ def test_a_committed_file_lost_before_it_was_in_place_is_an_error_that_says_so(p
         target.position("nightly")
 
 
-def test_committed_files_are_exact_between_the_commit_and_the_renames(path):
+def test_committed_files_are_exact_between_the_commit_and_the_renames(path: str) -> None:
     target = ParquetTarget(path)
     stage, files = staged(target, FIRST_TEN[0])
     with pytest.raises(Interruption):
@@ -403,7 +411,7 @@ def commit_until(
         target.commit(PendingCommit(stage, "nightly", NOWHERE, FIRST_TEN, files))
 
 
-def test_a_target_that_is_a_file_is_refused(tmp_path):
+def test_a_target_that_is_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "target"
     path.write_text("a file")
     with pytest.raises(TargetError, match="is a file: name a directory"):
@@ -411,7 +419,7 @@ def test_a_target_that_is_a_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["below/a/file", "_kafkalog"])
-def test_a_target_that_cannot_be_written_is_explained(tmp_path, place):
+def test_a_target_that_cannot_be_written_is_explained(tmp_path: Path, place: str) -> None:
     (tmp_path / "below").write_text("a file in the way")
     (tmp_path / "_kafkalog").write_text("a file in the way")
     path = tmp_path if place == "_kafkalog" else tmp_path / place
@@ -419,8 +427,10 @@ def test_a_target_that_cannot_be_written_is_explained(tmp_path, place):
         ParquetTarget(str(path)).stage(row_schema())
 
 
-def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
-    def refuse(source, destination):
+def test_a_file_system_without_hard_links_is_explained(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: object, destination: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     target = ParquetTarget(path)
@@ -432,7 +442,7 @@ def test_a_file_system_without_hard_links_is_explained(path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["_delta_log", ".hoodie", "_spark_metadata"])
-def test_a_directory_that_others_keep_a_record_of_is_refused(path, name):
+def test_a_directory_that_others_keep_a_record_of_is_refused(path: str, name: str) -> None:
     os.makedirs(f"{path}/{name}")
     for read_only in (False, True):
         with pytest.raises(TargetError, match=rf"files of others \({name}\): .*, since"):

@@ -6,6 +6,7 @@ Their offsets stay where they were, as it takes no property and no txn back.
 import json
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ class Iceberg(IcebergTable):
 
 
 @pytest.fixture(params=[Delta, Iceberg])
-def table(request, tmp_path):
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return request.param(tmp_path)
 
 
@@ -73,7 +74,7 @@ def restart(table: Table, *offsets: int) -> None:
     target.commit(PendingCommit(stage, "nightly", target.position("nightly"), ranges, files))
 
 
-def test_rows_that_went_are_not_left_out_in_silence(table):
+def test_rows_that_went_are_not_left_out_in_silence(table: Any) -> None:
     load(table.open(), "nightly", 3)
     load(table.open(), "hourly", 2)
     version = table.version()
@@ -97,7 +98,7 @@ def test_rows_that_went_are_not_left_out_in_silence(table):
     assert load(table.open(), "nightly", 7) is None
 
 
-def test_who_does_without_them_says_so(table):
+def test_who_does_without_them_says_so(table: Any) -> None:
     load(table.open(), "nightly", 3)
     version = table.version()
     load(table.open(), "nightly", 5)
@@ -107,7 +108,7 @@ def test_who_does_without_them_says_so(table):
     assert load(table.open(), "nightly", 7) is None
 
 
-def test_a_table_that_has_its_newest_version_again_goes_on(table):
+def test_a_table_that_has_its_newest_version_again_goes_on(table: Any) -> None:
     load(table.open(), "nightly", 3)
     version = table.version()
     load(table.open(), "nightly", 5)
@@ -120,7 +121,7 @@ def test_a_table_that_has_its_newest_version_again_goes_on(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_version_that_has_all_of_a_load_goes_on(table):
+def test_a_version_that_has_all_of_a_load_goes_on(table: Any) -> None:
     load(table.open(), "nightly", 3)
     version = table.version()
     load(table.open(), "hourly", 3)
@@ -131,7 +132,7 @@ def test_a_version_that_has_all_of_a_load_goes_on(table):
     assert table.rows() == expected_rows("nightly", 9)
 
 
-def test_a_table_that_is_taken_back_while_rows_land_is_noticed(table):
+def test_a_table_that_is_taken_back_while_rows_land_is_noticed(table: Any) -> None:
     load(table.open(), "nightly", 3)
     version = table.version()
     load(table.open(), "nightly", 5)
@@ -145,7 +146,7 @@ def test_a_table_that_is_taken_back_while_rows_land_is_noticed(table):
     assert table.rows() == expected_rows("nightly", 3)
 
 
-def test_a_delta_table_is_restored_to_before_all_loads(tmp_path):
+def test_a_delta_table_is_restored_to_before_all_loads(tmp_path: Path) -> None:
     table = Delta(tmp_path)
     load(table.open(), "nightly", 3)
     table.take_back(0)
@@ -156,7 +157,9 @@ def test_a_delta_table_is_restored_to_before_all_loads(tmp_path):
 
 
 @pytest.mark.parametrize("is_spark", [False, True])
-def test_a_delta_table_is_restored_to_a_time(tmp_path, monkeypatch, is_spark):
+def test_a_delta_table_is_restored_to_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_spark: bool
+) -> None:
     """Which deltalake notes in milliseconds, and Spark in the zone of its session."""
     table = Delta(tmp_path)
     load(table.open(), "nightly", 3)
@@ -167,7 +170,7 @@ def test_a_delta_table_is_restored_to_a_time(tmp_path, monkeypatch, is_spark):
     if is_spark:
         said = delta_history.commit_info
 
-        def as_spark_says(path, version):
+        def as_spark_says(path: str, version: int) -> dict[str, Any]:
             info = dict(said(path, version))
             if info.get("operation") == "RESTORE":
                 info["operationParameters"] = {"timestamp": "2026-11-01 00:00:00.0"}
@@ -180,7 +183,7 @@ def test_a_delta_table_is_restored_to_a_time(tmp_path, monkeypatch, is_spark):
     assert f"at {left}" in str(raised.value)
 
 
-def test_a_delta_table_is_replaced_by_a_clone(tmp_path):
+def test_a_delta_table_is_replaced_by_a_clone(tmp_path: Path) -> None:
     """As of its backup, by Spark, whose entry says nothing of versions of this table."""
     table = Delta(tmp_path)
     load(table.open(), "nightly", 3)
@@ -202,7 +205,7 @@ def test_a_delta_table_is_replaced_by_a_clone(tmp_path):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_an_owner_who_has_moved_an_iceberg_load_is_believed(tmp_path):
+def test_an_owner_who_has_moved_an_iceberg_load_is_believed(tmp_path: Path) -> None:
     table = Iceberg(tmp_path)
     load(table.open(), "nightly", 3)
     version = table.version()

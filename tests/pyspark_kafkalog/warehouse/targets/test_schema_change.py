@@ -89,7 +89,7 @@ def found(table: Table) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["id"])
 
 
-def test_a_new_column_is_there_with_the_commit_that_needs_it(table):
+def test_a_new_column_is_there_with_the_commit_that_needs_it(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     landed = Landed(table, [ID, ("note", pa.string())], [{"id": 2, "note": "new"}], ADD)
     assert found(table) == [{"id": 1}]
@@ -101,7 +101,7 @@ def test_a_new_column_is_there_with_the_commit_that_needs_it(table):
     assert found(table)[2] == {"id": 3, "note": None}
 
 
-def test_a_table_stays_as_it_is_unless_the_load_may_change_it(table):
+def test_a_table_stays_as_it_is_unless_the_load_may_change_it(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     changes = [FAIL] if table.name.startswith("parquet:") else [FAIL, UNSAID]
     for change in changes:
@@ -110,7 +110,7 @@ def test_a_table_stays_as_it_is_unless_the_load_may_change_it(table):
     assert found(table) == [{"id": 1}]
 
 
-def test_a_commit_without_files_adds_no_column(table):
+def test_a_commit_without_files_adds_no_column(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     landed = Landed(table, [ID, ("note", pa.string())], [{"id": 2, "note": "new"}], ADD)
     landed.target.commit(replace(landed.pending, files=[]))
@@ -118,7 +118,7 @@ def test_a_commit_without_files_adds_no_column(table):
     assert table.offsets("nightly") == {0: 2}
 
 
-def test_a_column_is_not_added_twice_in_other_case(table):
+def test_a_column_is_not_added_twice_in_other_case(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     columns = [("Id", pa.int32()), ("note", pa.string())]
     if isinstance(table, SqliteTable | DuckTable):
@@ -140,7 +140,7 @@ GROWS = {
 
 
 @pytest.mark.parametrize("kind", GROWS)
-def test_a_type_gets_wider_where_the_format_can(table, kind):
+def test_a_type_gets_wider_where_the_format_can(table: Table, kind: str) -> None:
     narrow, first, wide, second = GROWS[kind]
     land(table, [ID, ("n", narrow)], [{"id": 1, "n": first}])
     grown = [ID, ("n", wide)]
@@ -162,13 +162,13 @@ def test_a_type_gets_wider_where_the_format_can(table, kind):
     assert [row["id"] for row in found(table)] == [1, 2, 3]
 
 
-def test_rows_of_a_narrower_type_take_the_columns(table):
+def test_rows_of_a_narrower_type_take_the_columns(table: Table) -> None:
     land(table, [ID, ("n", pa.int64())], [{"id": 1, "n": LARGE}])
     land(table, [ID, ("n", pa.int32())], [{"id": 2, "n": 5}], WIDEN)
     assert [row["n"] for row in found(table)] == [LARGE, 5]
 
 
-def test_a_type_that_cannot_become_the_other_is_refused(table):
+def test_a_type_that_cannot_become_the_other_is_refused(table: Table) -> None:
     land(table, [ID, ("n", pa.int64())], [{"id": 1, "n": 5}])
     for kind, value in ((pa.string(), "5"), (pa.date32(), None)):
         with pytest.raises(TargetError, match="n "):
@@ -176,7 +176,7 @@ def test_a_type_that_cannot_become_the_other_is_refused(table):
     assert [row["id"] for row in found(table)] == [1]
 
 
-def test_a_column_that_is_sorted_out_keeps_its_type(table):
+def test_a_column_that_is_sorted_out_keeps_its_type(table: Table) -> None:
     land(table, [ID, ("n", pa.int32()), ("t", pa.string())], [{"id": 1, "n": 5, "t": "a"}])
     change = replace(ADD, sorted_out=frozenset(["n", "t"]))
     others = pa.schema([ID, ("n", pa.string()), ("t", pa.int32())])
@@ -190,7 +190,7 @@ INNER = pa.struct([("a", pa.int32())])
 MORE = pa.struct([("b", pa.string()), ("a", pa.int32())])
 
 
-def test_a_struct_gets_new_fields(table):
+def test_a_struct_gets_new_fields(table: Table) -> None:
     land(table, [ID, ("s", INNER), ("l", pa.list_(INNER))], [{"id": 1, "s": {"a": 1}, "l": []}])
     columns = [ID, ("s", MORE), ("l", pa.list_(MORE))]
     rows = [{"id": 2, "s": {"b": "x", "a": 2}, "l": [{"b": "y", "a": 3}]}]
@@ -210,7 +210,7 @@ def test_a_struct_gets_new_fields(table):
     assert (last["a"], last.get("b")) == (4, None)
 
 
-def test_two_loads_that_add_the_same_column_both_go_on(table):
+def test_two_loads_that_add_the_same_column_both_go_on(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     columns = [ID, ("note", pa.string())]
     landed = [
@@ -222,7 +222,7 @@ def test_two_loads_that_add_the_same_column_both_go_on(table):
     assert [row["note"] for row in found(table)] == [None, "left", "right"]
 
 
-def test_of_two_loads_that_add_other_columns_the_second_goes_on_or_conflicts(table):
+def test_of_two_loads_that_add_other_columns_the_second_goes_on_or_conflicts(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     left = Landed(table, [ID, ("left", pa.string())], [{"id": 2, "left": "l"}], ADD, "left")
     right = Landed(table, [ID, ("right", pa.int64())], [{"id": 3, "right": 5}], ADD, "right")
@@ -242,7 +242,7 @@ def test_of_two_loads_that_add_other_columns_the_second_goes_on_or_conflicts(tab
     assert table.offsets("right") == {0: 1}
 
 
-def test_two_loads_that_add_a_column_of_two_types_do_not_mix(table):
+def test_two_loads_that_add_a_column_of_two_types_do_not_mix(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     left = Landed(table, [ID, ("n", pa.string())], [{"id": 2, "n": "5"}], ADD, "left")
     right = Landed(table, [ID, ("n", pa.int32())], [{"id": 3, "n": 5}], ADD, "right")
@@ -254,7 +254,7 @@ def test_two_loads_that_add_a_column_of_two_types_do_not_mix(table):
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg", "duckdb"], indirect=True)
-def test_a_struct_that_another_load_extends_meanwhile_is_a_conflict(table):
+def test_a_struct_that_another_load_extends_meanwhile_is_a_conflict(table: Table) -> None:
     land(table, [ID, ("s", INNER)], [{"id": 1, "s": {"a": 1}}])
     slow = Landed(table, [ID, ("s", INNER)], [{"id": 3, "s": {"a": 3}}], ADD, "slow")
     land(table, [ID, ("s", MORE)], [{"id": 2, "s": {"b": "x", "a": 2}}], ADD)
@@ -264,7 +264,7 @@ def test_a_struct_that_another_load_extends_meanwhile_is_a_conflict(table):
     assert [row["s"]["a"] for row in found(table)] == [1, 2, 3]
 
 
-def test_a_load_of_the_same_name_conflicts_before_it_changes_anything(table):
+def test_a_load_of_the_same_name_conflicts_before_it_changes_anything(table: Table) -> None:
     land(table, [ID], [{"id": 1}])
     slow = Landed(table, [ID, ("slow", pa.string())], [{"id": 3, "slow": "x"}], ADD)
     land(table, [ID], [{"id": 2}])
@@ -273,7 +273,7 @@ def test_a_load_of_the_same_name_conflicts_before_it_changes_anything(table):
     assert found(table) == [{"id": 1}, {"id": 2}]
 
 
-def test_a_strict_table_of_sqlite_gets_columns_of_its_few_types(tmp_path):
+def test_a_strict_table_of_sqlite_gets_columns_of_its_few_types(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     with closing(sqlite3.connect(table.file)) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER) STRICT")
@@ -285,7 +285,7 @@ def test_a_strict_table_of_sqlite_gets_columns_of_its_few_types(tmp_path):
     assert found(table) == [expected]
 
 
-def test_a_table_of_another_role_is_not_altered(tmp_path):
+def test_a_table_of_another_role_is_not_altered(tmp_path: Path) -> None:
     table = PostgresTable(tmp_path)
     land(table, [ID], [{"id": 1}])
     role = f"r{table.schema}"
@@ -304,7 +304,7 @@ def test_a_table_of_another_role_is_not_altered(tmp_path):
     assert found(table) == [{"id": 1, "note": None}, {"id": 2, "note": "new"}]
 
 
-def test_a_column_that_another_column_hangs_on_is_not_widened(tmp_path):
+def test_a_column_that_another_column_hangs_on_is_not_widened(tmp_path: Path) -> None:
     table = PostgresTable(tmp_path)
     land(table, [ID, ("n", pa.int32())], [{"id": 1, "n": 5}])
     table.query("CREATE VIEW seen AS SELECT n FROM orders")
@@ -315,7 +315,7 @@ def test_a_column_that_another_column_hangs_on_is_not_widened(tmp_path):
     assert table.offsets("nightly") == {0: 1}
 
 
-def test_a_time_without_a_zone_needs_the_tables_feature(tmp_path):
+def test_a_time_without_a_zone_needs_the_tables_feature(tmp_path: Path) -> None:
     table = DeltaLakeTable(tmp_path)
     land(table, [ID], [{"id": 1}])
     columns = [ID, ("at", pa.timestamp("us"))]
@@ -323,7 +323,7 @@ def test_a_time_without_a_zone_needs_the_tables_feature(tmp_path):
         Landed(table, columns, [{"id": 2, "at": None}], ADD)
 
 
-def test_what_is_said_of_a_delta_table_stays(tmp_path):
+def test_what_is_said_of_a_delta_table_stays(tmp_path: Path) -> None:
     table = DeltaLakeTable(tmp_path)
     land(table, [ID, ("s", INNER)], [{"id": 1}])
     delta = table.delta()
@@ -345,7 +345,7 @@ def test_what_is_said_of_a_delta_table_stays(tmp_path):
         assert rows["id"].to_pylist() == ids
 
 
-def test_files_of_before_are_found_by_a_promoted_column_of_iceberg(tmp_path):
+def test_files_of_before_are_found_by_a_promoted_column_of_iceberg(tmp_path: Path) -> None:
     table = IcebergTable(tmp_path)
     land(table, [ID, ("n", pa.int32())], [{"id": 1, "n": 5}])
     land(table, [ID, ("n", pa.int64()), ("x", pa.string())], [{"id": 2, "n": LARGE}], WIDEN)

@@ -4,14 +4,17 @@ import json
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from kafka.structs import TopicPartition
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from pyspark_kafkalog import forget
@@ -33,18 +36,22 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
     PostgresTable,
     SqliteTable,
-    Table,
+    SqlTable,
     expected_rows,
 )
 from tests.support.postgres import PASSWORD, postgres
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
-DATABASES = {"sqlite": SqliteTable, "duckdb": DuckTable, "postgresql": PostgresTable}
+DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
+    "sqlite": SqliteTable,
+    "duckdb": DuckTable,
+    "postgresql": PostgresTable,
+}
 
 
 @pytest.fixture(params=DATABASES)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
     return DATABASES[request.param](tmp_path)
 
 
@@ -53,7 +60,7 @@ def lake(tmp_path: Path) -> PostgresTable:
     return PostgresTable(tmp_path)
 
 
-def load_batch(table, batch):
+def load_batch(table: SqlTable, batch: pa.RecordBatch) -> None:
     target = table.open()
     stage = target.stage(batch.schema)
     piece = OffsetRange("orders", 0, 0, batch.num_rows)
@@ -74,7 +81,7 @@ def edge_cases(count: int = 5) -> pa.RecordBatch:
     return batch.set_column(5, "timestamp", times.cast(pa.timestamp("us", "UTC")))
 
 
-def test_edge_cases_come_through(table):
+def test_edge_cases_come_through(table: SqlTable) -> None:
     batch = edge_cases()
     load_batch(table, batch)
     found = table.arrow().sort_by("offset")
@@ -86,7 +93,7 @@ def test_edge_cases_come_through(table):
     assert times.to_pylist() == [None, -1, 0, 1, 253_402_300_799_999_999]
 
 
-def test_postgresql_tells_null_from_empty(lake):
+def test_postgresql_tells_null_from_empty(lake: PostgresTable) -> None:
     load_batch(lake, edge_cases())
     found = lake.query("SELECT key IS NULL, value = '' FROM orders ORDER BY \"offset\" LIMIT 2")
     assert found == [["f", "t"], ["t", ""]]
@@ -102,7 +109,9 @@ def test_postgresql_tells_null_from_empty(lake):
         (-2_440_588 * 86_400_000_000, "4714-11-24 00:00:00+00 BC"),
     ],
 )
-def test_times_for_which_there_is_no_date_are_kept(lake, time_us, text):
+def test_times_for_which_there_is_no_date_are_kept(
+    lake: PostgresTable, time_us: int, text: str
+) -> None:
     """A producer that took microseconds for milliseconds must not stop a load for ever."""
     batch = rows("nightly", OffsetRange("orders", 0, 0, 1), row_schema())
     times = pa.array([time_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -110,7 +119,7 @@ def test_times_for_which_there_is_no_date_are_kept(lake, time_us, text):
     assert lake.query("SELECT timestamp FROM orders") == [[text]]
 
 
-def test_sqlite_keeps_times_before_all_calendars(tmp_path):
+def test_sqlite_keeps_times_before_all_calendars(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     batch = rows("nightly", OffsetRange("orders", 0, 0, 1), row_schema())
     times = pa.array([-(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -118,7 +127,7 @@ def test_sqlite_keeps_times_before_all_calendars(tmp_path):
     assert table.query("SELECT timestamp FROM orders") == [("144170-06-28 09:59:32.612096 BC",)]
 
 
-def test_sqlalchemy_reads_the_times_of_sqlite(tmp_path):
+def test_sqlalchemy_reads_the_times_of_sqlite(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     load(table.open(), "nightly", 2)
     engine = sa.create_engine(f"sqlite:///{table.file}")
@@ -129,7 +138,7 @@ def test_sqlalchemy_reads_the_times_of_sqlite(tmp_path):
     assert f"{moment:%Y-%m-%d %H:%M:%S.%f}" == "2023-11-14 22:13:20.123456"
 
 
-def test_columns_have_the_types_of_the_database(lake, tmp_path):
+def test_columns_have_the_types_of_the_database(lake: PostgresTable, tmp_path: Path) -> None:
     load(lake.open(), "nightly", 2, headers=True)
     found = lake.query(
         "SELECT column_name, data_type FROM information_schema.columns WHERE is_nullable = 'YES' "
@@ -150,14 +159,16 @@ def test_columns_have_the_types_of_the_database(lake, tmp_path):
     ]
 
 
-def test_many_batches_and_files_come_through(table, monkeypatch):
+def test_many_batches_and_files_come_through(
+    table: SqlTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sql_copy, "BATCH_ROWS", 7)
     load(table.open(), "nightly", 50)
     load(table.open(), "nightly", 120)
     assert table.rows() == expected_rows("nightly", 120)
 
 
-def test_the_history_of_loads_can_be_queried(lake):
+def test_the_history_of_loads_can_be_queried(lake: PostgresTable) -> None:
     for until_offset in (3, 5):
         load(lake.open(), "nightly", until_offset)
     load(lake.open(), "hourly", 2)
@@ -172,7 +183,9 @@ def test_the_history_of_loads_can_be_queried(lake):
     ]
 
 
-def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
+def test_nothing_stays_in_the_temporary_directory(
+    table: SqlTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(place))
@@ -192,8 +205,8 @@ def test_nothing_stays_in_the_temporary_directory(table, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("part", ["topic=zzz", "a[b]*c?", 'it\'s "{x,y}" \\ 100%'])
 def test_rows_are_those_of_the_files_whatever_the_temporary_directory_is_called(
-    table, monkeypatch, tmp_path, part
-):
+    table: SqlTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
+) -> None:
     place = tmp_path / part
     place.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(place))
@@ -202,7 +215,7 @@ def test_rows_are_those_of_the_files_whatever_the_temporary_directory_is_called(
     assert set(table.arrow().column("topic").to_pylist()) == {"orders"}
 
 
-def test_columns_may_have_names_that_duckdb_gives_its_own(tmp_path):
+def test_columns_may_have_names_that_duckdb_gives_its_own(tmp_path: Path) -> None:
     table = DuckTable(tmp_path)
     names = ["filename", "file_row_number", "file_index", "rowid"]
     load_batch(table, pa.RecordBatch.from_pydict({name: ["mine"] for name in names}))
@@ -211,11 +224,13 @@ def test_columns_may_have_names_that_duckdb_gives_its_own(tmp_path):
     assert found == [dict.fromkeys(names, "mine")]
 
 
-def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch):
+def test_a_commit_whose_answer_was_lost_is_found(
+    table: SqlTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(table.open(), "nightly", 3)
     dialect = sa.make_url(table.name[4:]).get_dialect()
 
-    def commit_and_lose_the_answer(self, connection):
+    def commit_and_lose_the_answer(self: Any, connection: Any) -> None:
         really(self, connection)
         cursor = connection.cursor()
         cursor.execute("SELECT max(load_name) FROM " + place)
@@ -238,14 +253,16 @@ def test_a_commit_whose_answer_was_lost_is_found(table, monkeypatch):
 
 
 @pytest.mark.parametrize("loads", [False, True])
-def test_a_name_is_forgotten_once_though_the_answer_was_lost(table, loads, monkeypatch):
+def test_a_name_is_forgotten_once_though_the_answer_was_lost(
+    table: SqlTable, loads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A load of it that came after that is not forgotten, too."""
     load(table.open(), "nightly", 3)
     transaction = Database.transaction
     begun = count()
 
     @contextmanager
-    def that_loses_an_answer(database):
+    def that_loses_an_answer(database: Database) -> Iterator[Connection]:
         with transaction(database) as connection:
             yield connection
         # One looks what there is, the next one forgets.
@@ -263,7 +280,9 @@ def test_a_name_is_forgotten_once_though_the_answer_was_lost(table, loads, monke
 
 
 @pytest.mark.parametrize("outcome", ["rollback", "commit"])
-def test_a_rival_waits_for_a_transaction_that_is_under_way(lake, outcome):
+def test_a_rival_waits_for_a_transaction_that_is_under_way(
+    lake: PostgresTable, outcome: str
+) -> None:
     """It is told that it was overtaken; or, when the first one failed, it goes on."""
     load(lake.open(), "nightly", 2)
     done: list[object] = []
@@ -293,7 +312,7 @@ def test_a_rival_waits_for_a_transaction_that_is_under_way(lake, outcome):
     assert lake.rows() == expected_rows("nightly", 4 if outcome == "rollback" else 2)
 
 
-def test_a_table_of_others_with_more_columns_takes_loads(lake):
+def test_a_table_of_others_with_more_columns_takes_loads(lake: PostgresTable) -> None:
     lake.query(
         "CREATE TABLE orders (note text DEFAULT 'x', value bytea, key bytea, topic text, "
         'partition int, "offset" bigint, timestamp timestamptz, "timestampType" int)'
@@ -303,7 +322,9 @@ def test_a_table_of_others_with_more_columns_takes_loads(lake):
     assert lake.query("SELECT DISTINCT note FROM orders") == [["x"]]
 
 
-def test_a_nul_in_a_text_is_refused_while_it_lands_or_comes_through(table, tmp_path):
+def test_a_nul_in_a_text_is_refused_while_it_lands_or_comes_through(
+    table: SqlTable, tmp_path: Path
+) -> None:
     batch = pa.RecordBatch.from_pydict({"text": ["a", "a\0b"], "partition": [3, 3], "n": [1, 2]})
     if isinstance(table, PostgresTable):
         with pytest.raises(InvalidRowError, match=r"column text holds .*NUL.* \(partition 3\)"):
@@ -320,7 +341,9 @@ def test_a_nul_in_a_text_is_refused_while_it_lands_or_comes_through(table, tmp_p
 
 @pytest.mark.parametrize("first", ["orders", "Orders"])
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_a_table_has_one_place_however_its_name_is_spelled(kind, first, tmp_path):
+def test_a_table_has_one_place_however_its_name_is_spelled(
+    kind: str, first: str, tmp_path: Path
+) -> None:
     table = DATABASES[kind](tmp_path)
     place = table.name.removesuffix("orders")
     for spelled, until_offset in ((first, 3), ("ORDERS", 5), ("orders", 7), ("Orders", 7)):
@@ -328,7 +351,7 @@ def test_a_table_has_one_place_however_its_name_is_spelled(kind, first, tmp_path
     load(open_target(place + "main.oRDERS"), "nightly", 9)
     found = []
     for query in ("SELECT value FROM orders", "SELECT DISTINCT table_name FROM kafkalog_commits"):
-        rows = table.query(query)
+        rows: Any = table.query(query)
         found.append(rows if isinstance(rows, list) else list(zip(*rows.columns, strict=True)))
     [values, names] = found
     assert Counter(str(value) for [value] in values).most_common(1)[0][1] == 1
@@ -337,7 +360,7 @@ def test_a_table_has_one_place_however_its_name_is_spelled(kind, first, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_a_place_outlives_that_the_table_is_spelled_anew(kind, tmp_path):
+def test_a_place_outlives_that_the_table_is_spelled_anew(kind: str, tmp_path: Path) -> None:
     table = DATABASES[kind](tmp_path)
     load(table.open(), "nightly", 3)
     engine = sa.create_engine(table.name[4:].partition("#")[0])
@@ -351,7 +374,7 @@ def test_a_place_outlives_that_the_table_is_spelled_anew(kind, tmp_path):
     }
 
 
-def test_one_commit_may_give_up_several_ranges_of_a_partition(table):
+def test_one_commit_may_give_up_several_ranges_of_a_partition(table: SqlTable) -> None:
     load(table.open(), "nightly", 3)
     target = table.open()
     pieces = [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 0, 8, 9)]
@@ -361,21 +384,21 @@ def test_one_commit_may_give_up_several_ranges_of_a_partition(table):
     assert sorted(table.gaps()) == [("orders", 0, 3, 5), ("orders", 0, 6, 8)]
 
 
-def test_postgresql_tells_names_apart_by_case(lake):
+def test_postgresql_tells_names_apart_by_case(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 3)
     load(open_target(lake.name.replace(".orders", ".Orders")), "nightly", 2)
     assert lake.rows() == expected_rows("nightly", 3)
     assert lake.query('SELECT count(*) FROM "Orders"') == [["4"]]
 
 
-def test_a_table_without_a_column_is_refused(table):
+def test_a_table_without_a_column_is_refused(table: SqlTable) -> None:
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match=r"the table .*orders has no column headers"):
         load(table.open(), "nightly", 4, headers=True)
     assert table.rows() == expected_rows("nightly", 2)
 
 
-def test_rows_that_the_table_does_not_take_are_rolled_back(lake):
+def test_rows_that_the_table_does_not_take_are_rolled_back(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 2)
     lake.query('ALTER TABLE orders ADD CHECK ("offset" < 4)')
     with pytest.raises(TargetError, match=r"run the load again is safe.*CheckViolation"):
@@ -385,7 +408,7 @@ def test_rows_that_the_table_does_not_take_are_rolled_back(lake):
 
 
 @pytest.mark.parametrize("place", ["", "#orders", "sqlite:///x.db", "sqlite:///x.db#"])
-def test_a_sql_target_names_url_and_table(place):
+def test_a_sql_target_names_url_and_table(place: str) -> None:
     with pytest.raises(InvalidOptionError, match="write URL#TABLE"):
         open_target(f"sql:{place}")
 
@@ -399,7 +422,7 @@ def test_a_sql_target_names_url_and_table(place):
         ("duckdb:///:memory:", "a database that does not outlive"),
     ],
 )
-def test_urls_that_cannot_be_loaded_into_are_refused(url, said):
+def test_urls_that_cannot_be_loaded_into_are_refused(url: str, said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said) as raised:
         open_target(f"sql:{url}#orders")
     assert "secret" not in str(raised.value)
@@ -412,7 +435,7 @@ def test_urls_that_cannot_be_loaded_into_are_refused(url, said):
         f"postgresql://ann@/postgres?password=hunter2&host={os.sep}nowhere",
     ],
 )
-def test_passwords_are_shown_nowhere(url):
+def test_passwords_are_shown_nowhere(url: str) -> None:
     target = open_target(f"sql:{url}#orders")
     with pytest.raises(TargetError, match="cannot open the load target") as raised:
         target.position("nightly")
@@ -420,7 +443,7 @@ def test_passwords_are_shown_nowhere(url):
         assert "hunter2" not in text
 
 
-def test_words_are_whole_in_an_error_whatever_the_url_says(tmp_path):
+def test_words_are_whole_in_an_error_whatever_the_url_says(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     load(table.open(), "nightly", 3)
     target = open_target(f"sql:sqlite:///file:{table.file}?mode=ro&uri=true#orders")
@@ -428,7 +451,7 @@ def test_words_are_whole_in_an_error_whatever_the_url_says(tmp_path):
         load(target, "nightly", 5)
 
 
-def test_a_wrong_password_is_not_shown():
+def test_a_wrong_password_is_not_shown() -> None:
     url = sa.make_url(postgres().url).set(password="hunter2")
     target = open_target(f"sql:{url.render_as_string(hide_password=False)}#orders")
     with pytest.raises(TargetError, match="password authentication failed") as raised:
@@ -437,17 +460,19 @@ def test_a_wrong_password_is_not_shown():
     assert PASSWORD not in str(open_target(f"sql:{postgres().url}#orders"))
 
 
-def test_default_columns_are_those_of_the_source(lake):
+def test_default_columns_are_those_of_the_source(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 2)
     assert lake.arrow().column_names == list(DEFAULT_COLUMNS)
     assert Counter(lake.arrow().column("topic").to_pylist()) == {"orders": 4}
 
 
-def test_a_duckdb_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_duckdb_file_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DuckDB itself cannot open a file of which it was killed half way through making it."""
     table = DuckTable(tmp_path)
 
-    def killed(*names):
+    def killed(*names: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "link", killed)
@@ -461,7 +486,7 @@ def test_a_duckdb_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_a_file_that_cannot_be_opened_is_explained(kind, tmp_path):
+def test_a_file_that_cannot_be_opened_is_explained(kind: str, tmp_path: Path) -> None:
     target = open_target(f"sql:{kind}:///{tmp_path}/not/there#orders")
     with pytest.raises(TargetError, match="cannot open the load target sql:"):
         target.position("nightly")

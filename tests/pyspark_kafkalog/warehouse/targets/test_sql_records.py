@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -15,6 +17,7 @@ import duckdb
 import psycopg
 import pytest
 from kafka.structs import TopicPartition
+from sqlalchemy import Connection
 
 from pyspark_kafkalog import forget, load_status, loaded_offsets
 from pyspark_kafkalog.arrow.schema import row_schema
@@ -24,22 +27,29 @@ from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     PendingCommit,
 )
-from pyspark_kafkalog.warehouse.targets import sql, sql_database
+from pyspark_kafkalog.warehouse.targets import sql, sql_database, sql_tables
 from pyspark_kafkalog.warehouse.targets.sql_records import Records
+from pyspark_kafkalog.warehouse.targets.sql_tables import Found
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
     PostgresTable,
     SqliteTable,
+    SqlTable,
     expected_rows,
 )
 from tests.support.patience import BUSY_S
 from tests.support.postgres import LosingProxy, postgres
+from tests.support.present import present
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
-DATABASES = {"sqlite": SqliteTable, "duckdb": DuckTable, "postgresql": PostgresTable}
+DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
+    "sqlite": SqliteTable,
+    "duckdb": DuckTable,
+    "postgresql": PostgresTable,
+}
 EMPTY = {
     "sqlite": "CREATE TABLE orders (key BLOB, value BLOB, topic TEXT, partition INTEGER, "
     '"offset" BIGINT, timestamp DATETIME, "timestampType" INTEGER)',
@@ -51,16 +61,16 @@ EMPTY = {
 
 
 @pytest.fixture(params=DATABASES)
-def table(request, tmp_path):
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
     return DATABASES[request.param](tmp_path)
 
 
 @pytest.fixture
-def lake(tmp_path):
+def lake(tmp_path: Path) -> PostgresTable:
     return PostgresTable(tmp_path)
 
 
-def run(table, statement):
+def run(table: SqlTable, statement: str) -> None:
     """As another client of the database does."""
     if isinstance(table, PostgresTable):
         table.query(statement)
@@ -71,11 +81,11 @@ def run(table, statement):
             connection.commit()
 
 
-def kind_of(table):
+def kind_of(table: SqlTable) -> str:
     return next(kind for kind, of in DATABASES.items() if isinstance(table, of))
 
 
-def test_rows_without_a_record_of_any_load_are_not_loaded_again(table):
+def test_rows_without_a_record_of_any_load_are_not_loaded_again(table: SqlTable) -> None:
     """As in a copy of a table alone: a dump of it, a rename, CREATE TABLE AS."""
     load(table.open(), "nightly", 5)
     run(table, "CREATE TABLE copy AS SELECT * FROM orders")
@@ -95,7 +105,7 @@ def test_rows_without_a_record_of_any_load_are_not_loaded_again(table):
     assert table.rows() == expected_rows("nightly", 6)
 
 
-def test_rows_of_others_are_no_loss_once_somebody_says_so(table):
+def test_rows_of_others_are_no_loss_once_somebody_says_so(table: SqlTable) -> None:
     run(table, EMPTY[kind_of(table)])
     run(table, "INSERT INTO orders (topic, partition) VALUES ('mine', 1)")
     with pytest.raises(TargetError, match="orders has rows"):
@@ -105,13 +115,17 @@ def test_rows_of_others_are_no_loss_once_somebody_says_so(table):
     load(table.open(), "nightly", 2)
     load(table.open(), "hourly", 2)
     rows = table.rows()
-    assert rows - Counter({None: 1}) == expected_rows("nightly", 2) + expected_rows("hourly", 2)
+    assert rows - Counter[Any]({None: 1}) == expected_rows("nightly", 2) + expected_rows(
+        "hourly", 2
+    )
 
 
-def test_rows_that_a_rival_has_just_loaded_are_known(lake, monkeypatch):
+def test_rows_that_a_rival_has_just_loaded_are_known(
+    lake: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     any_really = Records.any
 
-    def any_and_be_late(records):
+    def any_and_be_late(records: Records) -> bool:
         found = any_really(records)
         monkeypatch.undo()
         load(lake.open(), "hourly", 2)
@@ -124,7 +138,7 @@ def test_rows_that_a_rival_has_just_loaded_are_known(lake, monkeypatch):
     assert lake.rows() == expected_rows("hourly", 2)
 
 
-def test_a_table_that_was_dropped_is_not_made_anew_in_silence(table):
+def test_a_table_that_was_dropped_is_not_made_anew_in_silence(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     run(table, "DROP TABLE orders")
     for attempt in (
@@ -138,7 +152,7 @@ def test_a_table_that_was_dropped_is_not_made_anew_in_silence(table):
     assert not table.exists(*([] if isinstance(table, SqliteTable) else ["orders"]))
 
 
-def test_a_dropped_table_can_start_over(table):
+def test_a_dropped_table_can_start_over(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     run(table, "DROP TABLE orders")
     assert forget(table.name, "nightly")
@@ -147,7 +161,7 @@ def test_a_dropped_table_can_start_over(table):
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
 
-def test_a_dropped_table_that_its_owner_makes_anew_gets_new_records_only(table):
+def test_a_dropped_table_that_its_owner_makes_anew_gets_new_records_only(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     run(table, "DROP TABLE orders")
     run(table, EMPTY[kind_of(table)])
@@ -155,7 +169,7 @@ def test_a_dropped_table_that_its_owner_makes_anew_gets_new_records_only(table):
     assert table.rows() == expected_rows("nightly", 7, 5)
 
 
-def test_a_table_that_was_renamed_goes_on_when_it_has_its_name_again(table):
+def test_a_table_that_was_renamed_goes_on_when_it_has_its_name_again(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     run(table, "ALTER TABLE orders RENAME TO others")
     with pytest.raises(TargetError, match="orders is gone"):
@@ -165,14 +179,14 @@ def test_a_table_that_was_renamed_goes_on_when_it_has_its_name_again(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_table_that_was_emptied_goes_on(table):
+def test_a_table_that_was_emptied_goes_on(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     run(table, "DELETE FROM orders")
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7, 5)
 
 
-def test_every_name_that_went_into_a_dropped_table_is_named(table):
+def test_every_name_that_went_into_a_dropped_table_is_named(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 5)
     run(table, "DROP TABLE orders")
@@ -184,7 +198,7 @@ def test_every_name_that_went_into_a_dropped_table_is_named(table):
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_table_dropped_while_a_load_is_at_work_fails_it(table):
+def test_a_table_dropped_while_a_load_is_at_work_fails_it(table: SqlTable) -> None:
     target = table.open()
     load(target, "nightly", 5)
     last, ranges = plan(target, "nightly", 7)
@@ -204,7 +218,9 @@ COARSER = {
 }
 
 
-def test_a_table_that_is_altered_while_rows_land_is_refused_if_it_would_change_them(table):
+def test_a_table_that_is_altered_while_rows_land_is_refused_if_it_would_change_them(
+    table: SqlTable,
+) -> None:
     target = table.open()
     load(target, "nightly", 5)
     last, ranges = plan(target, "nightly", 7)
@@ -218,19 +234,21 @@ def test_a_table_that_is_altered_while_rows_land_is_refused_if_it_would_change_t
     assert not os.path.exists(stage.path)
 
 
-def test_a_table_is_not_altered_between_the_last_look_and_the_commit(lake, monkeypatch):
+def test_a_table_is_not_altered_between_the_last_look_and_the_commit(
+    lake: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(lake.open(), "nightly", 3)
     began = threading.Event()
 
-    def alter():
+    def alter() -> None:
         began.set()
         lake.query("ALTER TABLE orders ALTER timestamp TYPE timestamptz(0)")
 
     owner = threading.Thread(target=alter)
-    refuse_unfit = sql.refuse_unfit
+    refuse_unfit = sql_tables.refuse_unfit
 
-    def look(connection, found, there_now, schema):
-        refuse_unfit(connection, found, there_now, schema)
+    def look(connection: Connection, found: Found, *schemas: Any) -> None:
+        refuse_unfit(connection, found, *schemas)
         if found.records(connection).newest("nightly") == 2:
             owner.start()
             began.wait(BUSY_S)
@@ -256,7 +274,9 @@ def test_a_table_is_not_altered_between_the_last_look_and_the_commit(lake, monke
         ("DROP TABLE kafkalog_commits", "commits"),
     ],
 )
-def test_records_that_are_lost_are_not_taken_for_those_of_a_new_load(table, loss, lost):
+def test_records_that_are_lost_are_not_taken_for_those_of_a_new_load(
+    table: SqlTable, loss: str, lost: str
+) -> None:
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 3)
     run(table, loss)
@@ -276,7 +296,7 @@ def test_records_that_are_lost_are_not_taken_for_those_of_a_new_load(table, loss
 ONE_OFFSET = "DELETE FROM kafkalog_offsets WHERE load_name = 'nightly' AND partition = 1"
 
 
-def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table):
+def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table: SqlTable) -> None:
     load(table.open(), "nightly", 3)
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 3)
@@ -291,7 +311,7 @@ def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table)
     assert table.offsets("nightly") == {0: 2, 1: 2}
 
 
-def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
+def test_one_offset_that_is_lost_while_rows_land_is_noticed(table: SqlTable) -> None:
     target = table.open()
     load(target, "nightly", 5)
     last = target.position("nightly")
@@ -303,7 +323,7 @@ def test_one_offset_that_is_lost_while_rows_land_is_noticed(table):
     assert table.rows() == expected_rows("nightly", 5)
 
 
-def test_offsets_of_an_older_backup_are_not_gone_on_from(table):
+def test_offsets_of_an_older_backup_are_not_gone_on_from(table: SqlTable) -> None:
     """As many rows as there were, with the offsets of before: what came since would come twice."""
     load(table.open(), "nightly", 3)
     run(table, "CREATE TABLE backup AS SELECT * FROM kafkalog_offsets")
@@ -319,7 +339,9 @@ def test_offsets_of_an_older_backup_are_not_gone_on_from(table):
 
 @pytest.mark.parametrize("records", ["topics", "epochs"])
 @pytest.mark.parametrize("loss", ["DELETE FROM", "DROP TABLE"])
-def test_what_tells_topics_apart_is_not_lost_in_silence(table, loss, records):
+def test_what_tells_topics_apart_is_not_lost_in_silence(
+    table: SqlTable, loss: str, records: str
+) -> None:
     """Without it the offsets would be taken for those of a topic that was created again, or of a
     log that was cut off."""
     target = table.open()
@@ -351,7 +373,7 @@ INSERT INTO kafkalog_offsets VALUES ('orders', 'nightly', 'orders', 0, 3),
     ('orders', 'nightly', 'orders', 1, 3)"""
 
 
-def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table):
+def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table: SqlTable) -> None:
     run(table, EMPTY[kind_of(table)])
     for statement in EARLIER_LAYOUT.split(";"):
         run(table, statement)
@@ -365,7 +387,7 @@ def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table)
         load(table.open(), "nightly", 7)
 
 
-def test_a_name_of_the_earlier_layout_can_be_forgotten(table):
+def test_a_name_of_the_earlier_layout_can_be_forgotten(table: SqlTable) -> None:
     run(table, EMPTY[kind_of(table)])
     for statement in EARLIER_LAYOUT.split(";"):
         run(table, statement)
@@ -373,7 +395,9 @@ def test_a_name_of_the_earlier_layout_can_be_forgotten(table):
     assert table.open().position("nightly") == NOWHERE
 
 
-def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_what_is_new(lake):
+def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_what_is_new(
+    lake: PostgresTable,
+) -> None:
     load(lake.open(), "nightly", 5)
     role = f"r{lake.schema}"
     lake.query(
@@ -393,7 +417,7 @@ def test_a_role_that_may_not_alter_the_earlier_layout_goes_on_without_what_is_ne
     assert lake.rows() == expected_rows("nightly", 7) + expected_rows("nightly", 2)
 
 
-def test_a_name_that_is_no_text_is_refused_in_words(table):
+def test_a_name_that_is_no_text_is_refused_in_words(table: SqlTable) -> None:
     """Half of a character, as a program cuts one."""
     load(table.open(), "nightly", 2)
     with pytest.raises(TargetError, match="not allowed"):
@@ -401,7 +425,7 @@ def test_a_name_that_is_no_text_is_refused_in_words(table):
     assert table.rows() == expected_rows("nightly", 2)
 
 
-def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table):
+def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table: SqlTable) -> None:
     """One driver's clock may be ahead of the next one's."""
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 2)
@@ -411,24 +435,24 @@ def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table):
     run(table, f"UPDATE kafkalog_commits SET {ahead} WHERE load_name = 'nightly'")
     load(table.open(), "nightly", 7)
     hourly, nightly = load_status(table.name)
-    assert (hourly.last.commit_id, nightly.last.commit_id) == ("1", "2")
-    assert nightly.last.committed_at_ms < 4_000_000_000_000
+    assert (present(hourly.last).commit_id, present(nightly.last).commit_id) == ("1", "2")
+    assert present(nightly.last).committed_at_ms < 4_000_000_000_000
     history = [(each.name, each.commit_id) for each in table.open().history()]
     assert history == [("nightly", "2"), ("nightly", "1"), ("hourly", "1")]
 
 
-def test_what_was_forgotten_stays_in_the_history(table):
+def test_what_was_forgotten_stays_in_the_history(table: SqlTable) -> None:
     load(table.open(), "nightly", 5)
     forget(table.name, "nightly")
     commit = load(table.open(), "nightly", 7)
     assert commit is not None
     assert commit.sequence == 3
     query = "SELECT count(*) AS n FROM kafkalog_commits WHERE load_id LIKE 'forgotten-%'"
-    found = table.query(query)
+    found: Any = table.query(query)
     assert found in ([(1,)], [["1"]]) or found.to_pylist() == [{"n": 1}]
 
 
-def with_path(*schemas, **settings):
+def with_path(*schemas: str, **settings: int | str) -> str:
     """A URL that names no schema."""
     settings = {"search_path": ",".join(schemas), **settings} if schemas else settings
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
@@ -436,12 +460,14 @@ def with_path(*schemas, **settings):
 
 
 @pytest.fixture
-def paths(tmp_path):
+def paths(tmp_path: Path) -> tuple[PostgresTable, PostgresTable]:
     """Two schemas that a search_path can name."""
     return PostgresTable(tmp_path), PostgresTable(tmp_path)
 
 
-def test_a_schema_that_comes_first_later_makes_no_second_table(paths):
+def test_a_schema_that_comes_first_later_makes_no_second_table(
+    paths: tuple[PostgresTable, PostgresTable],
+) -> None:
     old, new = paths
     load(open_target(f"{with_path(old.schema)}#orders"), "nightly", 5)
     both = open_target(f"{with_path(new.schema, old.schema)}#orders")
@@ -454,7 +480,9 @@ def test_a_schema_that_comes_first_later_makes_no_second_table(paths):
     assert both.position("nightly").offsets == {ORDERS_0: 9, ORDERS_1: 9}
 
 
-def test_a_table_that_is_found_first_later_is_not_taken_for_the_old_one(paths):
+def test_a_table_that_is_found_first_later_is_not_taken_for_the_old_one(
+    paths: tuple[PostgresTable, PostgresTable],
+) -> None:
     old, new = paths
     load(open_target(f"{with_path(old.schema)}#orders"), "nightly", 5)
     new.query(EMPTY["postgresql"])
@@ -468,7 +496,9 @@ def test_a_table_that_is_found_first_later_is_not_taken_for_the_old_one(paths):
     assert new.rows() == expected_rows("nightly", 3)
 
 
-def test_a_table_that_is_there_is_found_wherever_the_path_finds_it(paths):
+def test_a_table_that_is_there_is_found_wherever_the_path_finds_it(
+    paths: tuple[PostgresTable, PostgresTable],
+) -> None:
     first, second = paths
     second.query(EMPTY["postgresql"])
     load(open_target(f"{with_path(first.schema, second.schema)}#orders"), "nightly", 5)
@@ -479,21 +509,25 @@ def test_a_table_that_is_there_is_found_wherever_the_path_finds_it(paths):
         load(open_target(f"{with_path(first.schema, second.schema)}#orders"), "nightly", 7)
 
 
-def test_a_path_without_a_schema_is_explained():
+def test_a_path_without_a_schema_is_explained() -> None:
     with pytest.raises(TargetError, match=r"write SCHEMA\.orders"):
         open_target(f"{with_path('nowhere')}#orders").position("nightly")
 
 
 @pytest.mark.parametrize("spelled", ["MAIN.orders", "Main.ORDERS", "main.orders"])
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
-def test_a_schema_has_one_place_however_it_is_spelled(kind, spelled, tmp_path):
+def test_a_schema_has_one_place_however_it_is_spelled(
+    kind: str, spelled: str, tmp_path: Path
+) -> None:
     table = DATABASES[kind](tmp_path)
     load(table.open(), "nightly", 5)
     load(open_target(table.name.replace("#orders", f"#{spelled}")), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_lock_that_is_held_too_long_ends_a_load(lake, monkeypatch):
+def test_a_lock_that_is_held_too_long_ends_a_load(
+    lake: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(lake.open(), "nightly", 5)
     monkeypatch.setattr(sql_database, "LONGEST_WAIT_S", 0.2)
     with psycopg.connect(postgres().url) as connection:
@@ -504,7 +538,7 @@ def test_a_lock_that_is_held_too_long_ends_a_load(lake, monkeypatch):
     assert lake.rows() == expected_rows("nightly", 7)
 
 
-def test_the_users_own_lock_timeout_counts(lake):
+def test_the_users_own_lock_timeout_counts(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 5)
     own = open_target(f"{with_path(lock_timeout=100)}#{lake.schema}.orders")
     with psycopg.connect(postgres().url) as connection:
@@ -513,7 +547,9 @@ def test_the_users_own_lock_timeout_counts(lake):
             load(own, "nightly", 7)
 
 
-def test_a_file_of_sqlite_that_is_held_too_long_ends_a_load(tmp_path, monkeypatch):
+def test_a_file_of_sqlite_that_is_held_too_long_ends_a_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = SqliteTable(tmp_path)
     load(table.open(), "nightly", 5)
     monkeypatch.setattr(sql_database, "LONGEST_WAIT_S", 0.2)
@@ -525,7 +561,7 @@ def test_a_file_of_sqlite_that_is_held_too_long_ends_a_load(tmp_path, monkeypatc
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_path):
+def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_path: Path) -> None:
     table = DuckTable(tmp_path)
     load(table.open(), "nightly", 5)
     program = f"import duckdb; c = duckdb.connect({str(table.file)!r}); print('open'); input()"
@@ -534,7 +570,7 @@ def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as other:
-        assert other.stdout.readline() == b"open\n"
+        assert present(other.stdout).readline() == b"open\n"
         with pytest.raises(TargetError, match=r"(?i)lock"):
             load(table.open(), "nightly", 7)
         other.communicate(b"\n")
@@ -542,21 +578,21 @@ def test_a_file_of_duckdb_that_another_process_has_open_ends_a_load_at_once(tmp_
     assert table.rows() == expected_rows("nightly", 7)
 
 
-def test_a_load_that_postgresql_gives_up_many_times_goes_on(lake):
+def test_a_load_that_postgresql_gives_up_many_times_goes_on(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 5)
     give_up(lake, "INSERT ON orders", times=25)
     load(lake.open(), "nightly", 7)
     assert lake.rows() == expected_rows("nightly", 7)
 
 
-def test_a_load_that_postgresql_gives_up_is_forgotten_in_the_end(lake):
+def test_a_load_that_postgresql_gives_up_is_forgotten_in_the_end(lake: PostgresTable) -> None:
     load(lake.open(), "nightly", 5)
     give_up(lake, "DELETE ON kafkalog_offsets", times=3)
     assert lake.open().forget("nightly")
     assert lake.offsets("nightly") == {}
 
 
-def give_up(lake, event, times):
+def give_up(lake: PostgresTable, event: str, times: int) -> None:
     """PostgreSQL gives up the first transactions in which `event` occurs."""
     # A sequence keeps its number when a transaction is rolled back.
     lake.query(
@@ -571,11 +607,11 @@ def give_up(lake, event, times):
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable\\ read"])
-def test_loads_in_any_isolation_take_each_record_once(lake, isolation):
+def test_loads_in_any_isolation_take_each_record_once(lake: PostgresTable, isolation: str) -> None:
     place = f"{with_path(default_transaction_isolation=isolation)}#{lake.schema}.orders"
     failures = []
 
-    def work(name):
+    def work(name: str) -> None:
         try:
             for until_offset in (3, 6):
                 while True:
@@ -600,7 +636,7 @@ def test_loads_in_any_isolation_take_each_record_once(lake, isolation):
     assert set(lake.rows().values()) == {1}
 
 
-def test_a_role_needs_no_more_than_to_read_and_write_the_tables(lake):
+def test_a_role_needs_no_more_than_to_read_and_write_the_tables(lake: PostgresTable) -> None:
     """And what row security would hide is an error, not a new load."""
     load(lake.open(), "nightly", 5)
     role = f"r{lake.schema}"
@@ -626,7 +662,9 @@ def test_a_role_needs_no_more_than_to_read_and_write_the_tables(lake):
 
 
 @pytest.mark.parametrize("cut", ["before", "while", "after"])
-def test_a_connection_that_is_lost_in_the_commit_leaves_no_doubt(lake, cut):
+def test_a_connection_that_is_lost_in_the_commit_leaves_no_doubt(
+    lake: PostgresTable, cut: str
+) -> None:
     load(lake.open(), "nightly", 5)
     # So that the server is at its commit for a while.
     lake.query(

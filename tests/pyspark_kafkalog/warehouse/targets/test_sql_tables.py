@@ -3,10 +3,12 @@
 import json
 import math
 import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import psycopg
@@ -18,16 +20,17 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetE
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
+    Commit,
     PendingCommit,
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
-from pyspark_kafkalog.warehouse.targets.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
     PostgresTable,
     SqliteTable,
-    Table,
+    SqlTable,
 )
 from tests.support.postgres import postgres
 
@@ -50,7 +53,7 @@ TEXT = (pa.string(), ["007", "", "1e3", " x ", "Ä", "null", None])
 BYTES = (pa.binary(), [b"\x00\xff", b"7", None])
 NESTED = (HEADERS, [[{"key": "h", "value": b"1"}], [], None])
 
-HOLDS = {
+HOLDS: dict[str, list[tuple[str, Any]]] = {
     "postgresql": [
         ("boolean", BOOL),
         ("integer", INT),
@@ -221,25 +224,26 @@ CHANGES = {
         ("NUMERIC", NESTED),
     ],
 }
-KINDS: dict[str, type[Table]] = {
+KINDS: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
     "postgresql": PostgresTable,
     "duckdb": DuckTable,
     "sqlite": SqliteTable,
 }
 
 
-def make(kind, directory: Path):
+def make(kind: str, directory: Path) -> tuple[SqlTable, Callable[[str], list[list[str]] | None]]:
     """A place for a table, and what runs SQL there: through no code of ours."""
     table = KINDS[kind](directory)
     if not isinstance(table, PostgresTable):
         connect = sqlite3.connect if isinstance(table, SqliteTable) else duckdb.connect
 
-        def run(statement):
+        def run(statement: str) -> None:
             with closing(connect(str(table.file))) as connection:
                 connection.execute("SELECT 1")
-                connection.executescript(statement) if kind == "sqlite" else connection.execute(
-                    statement
-                )
+                if isinstance(connection, sqlite3.Connection):
+                    connection.executescript(statement)
+                else:
+                    connection.execute(statement)
 
         return table, run
     postgres().query("CREATE EXTENSION IF NOT EXISTS citext")
@@ -252,7 +256,7 @@ def make(kind, directory: Path):
     )
 
 
-def values_of(table, column="x"):
+def values_of(table: SqlTable, column: str = "x") -> list[Any]:
     """What is in a column, as the database's own driver gives it."""
     query = f'SELECT "{column}" FROM orders'
     if isinstance(table, PostgresTable):
@@ -266,7 +270,11 @@ def values_of(table, column="x"):
         return [row[0] for row in connection.execute(query).fetchall()]
 
 
-def load_columns(table, columns, target=None):
+def load_columns(
+    table: SqlTable,
+    columns: Mapping[str, tuple[Any, int | Any | list[Any]]],
+    target: Target | None = None,
+) -> Commit | Any:
     """Loads columns, each a pair of Arrow type and values, under their names."""
     arrays = [pa.array(values, kind) for kind, values in columns.values()]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -279,11 +287,11 @@ def load_columns(table, columns, target=None):
     return target.commit(PendingCommit(stage, "nightly", last, [piece], files))
 
 
-def padded(values, count):
+def padded(values: list[Any], count: int) -> list[Any]:
     return values + [None] * (count - len(values))
 
 
-def as_python(kind, value):
+def as_python(kind: Any, value: Any) -> Any:
     """A value as a driver should give it: SQLite has texts for times and decimals."""
     if pa.types.is_nested(kind) and isinstance(value, str):
         return json.loads(value)
@@ -301,7 +309,7 @@ def as_python(kind, value):
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_columns_that_hold_ours_give_them_back_unchanged(database, tmp_path):
+def test_columns_that_hold_ours_give_them_back_unchanged(database: str, tmp_path: Path) -> None:
     table, run = make(database, tmp_path)
     columns = {f"c{number}": column for number, column in enumerate(HOLDS[database])}
     run(
@@ -326,7 +334,9 @@ def test_columns_that_hold_ours_give_them_back_unchanged(database, tmp_path):
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_columns_that_would_change_ours_are_refused_before_anything_is_written(database, tmp_path):
+def test_columns_that_would_change_ours_are_refused_before_anything_is_written(
+    database: str, tmp_path: Path
+) -> None:
     table, run = make(database, tmp_path)
     columns = {f"c{number}": column for number, column in enumerate(CHANGES[database])}
     run(
@@ -341,14 +351,13 @@ def test_columns_that_would_change_ours_are_refused_before_anything_is_written(d
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_what_a_load_makes_itself_holds_every_type(database, tmp_path):
+def test_what_a_load_makes_itself_holds_every_type(database: str, tmp_path: Path) -> None:
     """And is taken again by the next load."""
     table, _ = make(database, tmp_path)
+    every: list[Any] = [BOOL, INT, LONG, FLOAT, DOUBLE, PRICE, WHOLE, DAY, TIME, ZONED]
+    every += [TEXT, BYTES, NESTED]
     columns = {
-        f"c{number}": (kind, [values[0], None])
-        for number, (kind, values) in enumerate(
-            [BOOL, INT, LONG, FLOAT, DOUBLE, PRICE, WHOLE, DAY, TIME, ZONED, TEXT, BYTES, NESTED]
-        )
+        f"c{number}": (kind, [values[0], None]) for number, (kind, values) in enumerate(every)
     }
     for _ in range(2):
         load_columns(table, columns)
@@ -359,7 +368,9 @@ def test_what_a_load_makes_itself_holds_every_type(database, tmp_path):
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_columns_of_the_table_alone_need_a_default_or_take_null(database, tmp_path):
+def test_columns_of_the_table_alone_need_a_default_or_take_null(
+    database: str, tmp_path: Path
+) -> None:
     table, run = make(database, tmp_path)
     run("CREATE TABLE orders (x integer, own integer NOT NULL)")
     with pytest.raises(TargetError, match="a column own that may not be null"):
@@ -375,7 +386,9 @@ def test_columns_of_the_table_alone_need_a_default_or_take_null(database, tmp_pa
 @pytest.mark.parametrize(
     "declared", ["integer NOT NULL", "integer CHECK (x < 5)", "integer UNIQUE"]
 )
-def test_what_a_constraint_refuses_is_rolled_back(database, declared, tmp_path):
+def test_what_a_constraint_refuses_is_rolled_back(
+    database: str, declared: str, tmp_path: Path
+) -> None:
     table, run = make(database, tmp_path)
     run(f'CREATE TABLE orders ("x" {declared})')
     load_columns(table, {"x": (pa.int32(), [1, 2])})
@@ -386,7 +399,7 @@ def test_what_a_constraint_refuses_is_rolled_back(database, declared, tmp_path):
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_rows_refer_to_what_is_there(database, tmp_path):
+def test_rows_refer_to_what_is_there(database: str, tmp_path: Path) -> None:
     """SQLite looks after foreign keys in those connections alone that ask for it."""
     table, run = make(database, tmp_path)
     run("CREATE TABLE known (y integer PRIMARY KEY)")
@@ -398,7 +411,7 @@ def test_rows_refer_to_what_is_there(database, tmp_path):
     load_columns(table, {"x": (pa.int32(), [2])})
 
 
-def test_what_a_deferred_constraint_refuses_at_the_commit_is_rolled_back(tmp_path):
+def test_what_a_deferred_constraint_refuses_at_the_commit_is_rolled_back(tmp_path: Path) -> None:
     table, run = make("postgresql", tmp_path)
     run("CREATE TABLE orders (x integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     with pytest.raises(TargetError, match="UniqueViolation"):
@@ -408,7 +421,7 @@ def test_what_a_deferred_constraint_refuses_at_the_commit_is_rolled_back(tmp_pat
 
 
 @pytest.mark.parametrize("database", KINDS)
-def test_a_column_that_is_computed_is_refused(database, tmp_path):
+def test_a_column_that_is_computed_is_refused(database: str, tmp_path: Path) -> None:
     table, run = make(database, tmp_path)
     stored = "" if database == "duckdb" else "STORED"
     run(f"CREATE TABLE orders (y integer, x integer GENERATED ALWAYS AS (y + 1) {stored})")
@@ -435,7 +448,9 @@ def test_a_column_that_is_computed_is_refused(database, tmp_path):
         ("sqlite", "DROP TABLE orders; CREATE TABLE orders (x integer UNIQUE ON CONFLICT IGNORE)"),
     ],
 )
-def test_rows_that_the_table_leaves_out_are_not_reported_as_loaded(database, trigger, tmp_path):
+def test_rows_that_the_table_leaves_out_are_not_reported_as_loaded(
+    database: str, trigger: str, tmp_path: Path
+) -> None:
     table, run = make(database, tmp_path)
     run(f"CREATE TABLE orders (x integer); {trigger}")
     load_columns(table, {"x": (pa.int32(), [1])})
@@ -450,7 +465,7 @@ def test_rows_that_the_table_leaves_out_are_not_reported_as_loaded(database, tri
     assert list(table.open().position("nightly").offsets.values()) == [1]
 
 
-def test_a_trigger_that_writes_elsewhere_does_not_disturb_the_count(tmp_path):
+def test_a_trigger_that_writes_elsewhere_does_not_disturb_the_count(tmp_path: Path) -> None:
     for database, function in (
         (
             "postgresql",
@@ -507,7 +522,9 @@ def test_a_trigger_that_writes_elsewhere_does_not_disturb_the_count(tmp_path):
         ),
     ],
 )
-def test_what_rows_cannot_be_safely_loaded_into_is_refused(database, statement, said, tmp_path):
+def test_what_rows_cannot_be_safely_loaded_into_is_refused(
+    database: str, statement: str, said: str, tmp_path: Path
+) -> None:
     table, run = make(database, tmp_path)
     run(statement)
     with pytest.raises(TargetError, match=f"orders is .*{said}"):
@@ -516,7 +533,7 @@ def test_what_rows_cannot_be_safely_loaded_into_is_refused(database, statement, 
         postgres().query("DROP EXTENSION file_fdw CASCADE")
 
 
-def test_a_partitioned_table_takes_the_rows_for_which_it_has_partitions(tmp_path):
+def test_a_partitioned_table_takes_the_rows_for_which_it_has_partitions(tmp_path: Path) -> None:
     table, run = make("postgresql", tmp_path)
     run(
         "CREATE TABLE orders (x integer) PARTITION BY RANGE (x); CREATE TABLE low PARTITION OF "
@@ -529,15 +546,15 @@ def test_a_partitioned_table_takes_the_rows_for_which_it_has_partitions(tmp_path
     assert sorted(values_of(table)) == [1, 11]
 
 
-def test_a_strict_table_of_sqlite_takes_what_its_types_hold(tmp_path):
+def test_a_strict_table_of_sqlite_takes_what_its_types_hold(tmp_path: Path) -> None:
     table, run = make("sqlite", tmp_path)
     run("CREATE TABLE orders (x ANY, y INT, z TEXT, b BLOB) STRICT")
-    columns = {"x": TEXT, "y": INT, "z": ZONED, "b": BYTES}
+    columns: dict[str, Any] = {"x": TEXT, "y": INT, "z": ZONED, "b": BYTES}
     load_columns(table, {name: (kind, [values[0]]) for name, (kind, values) in columns.items()})
     assert values_of(table) == ["007"]
 
 
-def test_a_table_of_sqlite_without_row_ids_may_have_an_integer_key(tmp_path):
+def test_a_table_of_sqlite_without_row_ids_may_have_an_integer_key(tmp_path: Path) -> None:
     table, run = make("sqlite", tmp_path)
     run("CREATE TABLE orders (x INTEGER PRIMARY KEY) WITHOUT ROWID")
     load_columns(table, {"x": (pa.int32(), [1, 2])})
@@ -547,7 +564,7 @@ def test_a_table_of_sqlite_without_row_ids_may_have_an_integer_key(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_sqlite_refuses_what_it_would_make_null_of(kind, tmp_path):
+def test_sqlite_refuses_what_it_would_make_null_of(kind: Any, tmp_path: Path) -> None:
     table, _ = make("sqlite", tmp_path)
     load_columns(table, {"x": (kind, [1.5, math.inf, None])})
     with pytest.raises(InvalidRowError, match="column x holds NaN"):
@@ -557,14 +574,14 @@ def test_sqlite_refuses_what_it_would_make_null_of(kind, tmp_path):
 
 
 @pytest.mark.parametrize("database", ["postgresql", "duckdb"])
-def test_other_databases_hold_what_is_no_number(database, tmp_path):
+def test_other_databases_hold_what_is_no_number(database: str, tmp_path: Path) -> None:
     table, _ = make(database, tmp_path)
     load_columns(table, {"x": (pa.float64(), [math.nan, math.inf, -math.inf])})
     assert [str(value) for value in values_of(table)] == ["nan", "inf", "-inf"]
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
-def test_what_is_no_number_is_a_text_in_json(database, tmp_path):
+def test_what_is_no_number_is_a_text_in_json(database: str, tmp_path: Path) -> None:
     table, _ = make(database, tmp_path)
     kind = pa.list_(pa.float64())
     load_columns(table, {"x": (kind, [[math.nan, math.inf, -math.inf, 1.5, None]])})
@@ -596,7 +613,7 @@ DAY_TEXTS: dict[str, dict[int | None, str | None]] = {
 
 
 @pytest.mark.parametrize("database", DAY_TEXTS)
-def test_days_for_which_python_has_no_date_are_kept(database, tmp_path):
+def test_days_for_which_python_has_no_date_are_kept(database: str, tmp_path: Path) -> None:
     """Arrow's own texts of them are `<value out of range: ...>`, and what PostgreSQL refuses."""
     table, _ = make(database, tmp_path)
     days = list(DAY_TEXTS[database])
@@ -617,7 +634,9 @@ FIRST_US = -2_440_588 * 86_400_000_000
         (pa.timestamp("us", "UTC"), FIRST_US, -(2**63)),
     ],
 )
-def test_postgresql_refuses_times_that_it_does_not_have(kind, held, beyond, tmp_path):
+def test_postgresql_refuses_times_that_it_does_not_have(
+    kind: Any, held: int, beyond: int, tmp_path: Path
+) -> None:
     table, _ = make("postgresql", tmp_path)
     load_columns(table, {"x": (kind, [held, None])})
     with pytest.raises(InvalidRowError, match="column x holds a time that PostgreSQL does not"):
@@ -626,7 +645,9 @@ def test_postgresql_refuses_times_that_it_does_not_have(kind, held, beyond, tmp_
 
 
 @pytest.mark.parametrize("database", DAY_TEXTS)
-def test_times_in_nested_columns_for_which_python_has_no_date_are_kept(database, tmp_path):
+def test_times_in_nested_columns_for_which_python_has_no_date_are_kept(
+    database: str, tmp_path: Path
+) -> None:
     table, _ = make(database, tmp_path)
     local, zoned = pa.timestamp("us"), pa.timestamp("us", "UTC")
     kind = pa.struct([("d", pa.list_(pa.date32())), ("m", pa.map_(zoned, local))])
@@ -649,7 +670,9 @@ NAMES = ["it's we\"ird; -- %s %(x)s :c a?b$1 \\ Größe 表 🦆", "select", "Mi
 
 @pytest.mark.parametrize("database", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_tables_and_columns_may_be_called_anything(database, name, tmp_path):
+def test_tables_and_columns_may_be_called_anything(
+    database: str, name: str, tmp_path: Path
+) -> None:
     table, _ = make(database, tmp_path)
     target = open_target(f"{table.name.removesuffix('orders')}{name}")
     for _ in range(2):
@@ -669,28 +692,31 @@ def test_tables_and_columns_may_be_called_anything(database, name, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["kafkalog_offsets", "public.KAFKALOG_commits", ".orders", "s."])
-def test_names_that_are_no_tables_are_refused(place):
+def test_names_that_are_no_tables_are_refused(place: str) -> None:
     with pytest.raises(InvalidOptionError):
         open_target(f"sql:{postgres().url}#{place}")
 
 
 @pytest.mark.parametrize("place", ["x" * 64, "ä" * 32, f"{'s' * 64}.orders"])
-def test_names_that_postgresql_would_cut_are_refused(place):
+def test_names_that_postgresql_would_cut_are_refused(place: str) -> None:
     with pytest.raises(InvalidOptionError, match="longer than the 63 bytes"):
         open_target(f"sql:{postgres().url}#{place}")
 
 
-def test_columns_that_postgresql_would_cut_are_refused_before_the_table_is_made(tmp_path):
+def test_columns_that_postgresql_would_cut_are_refused_before_the_table_is_made(
+    tmp_path: Path,
+) -> None:
     table, _ = make("postgresql", tmp_path)
     with pytest.raises(InvalidOptionError, match="longer than the 63 bytes"):
         table.open().stage(pa.schema([("c" * 64, pa.int32())]))
+    assert isinstance(table, PostgresTable)
     assert not table.exists("orders")
     load_columns(table, {"c" * 63: INT})
     assert values_of(table, "c" * 63) == INT[1]
 
 
 @pytest.mark.parametrize("database", ["duckdb", "sqlite"])
-def test_other_databases_keep_long_names_apart(database, tmp_path):
+def test_other_databases_keep_long_names_apart(database: str, tmp_path: Path) -> None:
     table, _ = make(database, tmp_path)
     for last in "ab":
         target = open_target(f"{table.name.removesuffix('orders')}{'x' * 80}{last}")
@@ -702,7 +728,9 @@ def test_other_databases_keep_long_names_apart(database, tmp_path):
     assert [list(position.offsets.values()) for position in found] == [[3], [3], []]
 
 
-def test_a_sqlite_that_is_too_old_is_said_in_words(tmp_path, monkeypatch):
+def test_a_sqlite_that_is_too_old_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite3.dbapi2, "sqlite_version_info", (3, 36, 0))
     monkeypatch.setattr(sqlite3.dbapi2, "sqlite_version", "3.36.0")
     with pytest.raises(TargetError, match=r"SQLite 3\.36\.0.*need 3\.37 or newer"):
@@ -710,12 +738,14 @@ def test_a_sqlite_that_is_too_old_is_said_in_words(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("table_of", [SqliteTable, DuckTable])
-def test_a_load_does_not_look_through_all_commits_for_its_table(tmp_path, table_of):
+def test_a_load_does_not_look_through_all_commits_for_its_table(
+    tmp_path: Path, table_of: type[SqliteTable] | type[DuckTable]
+) -> None:
     table = table_of(tmp_path)
     load(table.open(), "nightly", 3)
     statements = []
 
-    def note(connection, cursor, statement, *_):
+    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)
 
     event.listen(Engine, "before_cursor_execute", note)

@@ -6,6 +6,8 @@ import datetime
 import json
 import math
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -34,7 +36,13 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.targets import staged_files
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, ParquetTable
+from tests.pyspark_kafkalog.warehouse.tables import (
+    DeltaLakeTable,
+    IcebergTable,
+    ParquetTable,
+    Table,
+)
+from tests.support.present import present
 
 UTC = datetime.timezone.utc
 NAN = math.nan
@@ -88,7 +96,7 @@ COMPARISONS = {
 }
 
 
-def fill(table, monkeypatch, rows=ROWS):
+def fill(table: Table, monkeypatch: pytest.MonkeyPatch, rows: Any = ROWS) -> None:
     """One file, which has several row groups."""
     monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 2)
     target = table.open()
@@ -99,7 +107,7 @@ def fill(table, monkeypatch, rows=ROWS):
     assert len(files) == 1
 
 
-def values_of(rows, name):
+def values_of(rows: Any, name: object) -> list[Any]:
     """Each value of a column, and some that are beside it."""
     kind = rows.column(name).type
     found = [value for value in rows.column(name).to_pylist() if value is not None]
@@ -110,7 +118,7 @@ def values_of(rows, name):
     return found
 
 
-def count_where(rows, name, comparison, value):
+def count_where(rows: Any, name: object, comparison: str, value: Any) -> Any | int:
     """How many rows match, as Arrow counts: NaN equals nothing."""
     column = rows.column(name)
     matches = getattr(pc, comparison)(column, pa.scalar(value, column.type))
@@ -118,7 +126,9 @@ def count_where(rows, name, comparison, value):
 
 
 @pytest.mark.parametrize("rows", [ROWS, FINITE], ids=["NaN", "finite"])
-def test_delta_readers_find_every_row(tmp_path, monkeypatch, rows):
+def test_delta_readers_find_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Any
+) -> None:
     """With NaN the file has no bounds, and else bounds of all columns."""
     fill(DeltaLakeTable(tmp_path), monkeypatch, rows)
     dataset = DeltaTable(f"{tmp_path}/table").to_pyarrow_dataset()
@@ -133,7 +143,9 @@ def test_delta_readers_find_every_row(tmp_path, monkeypatch, rows):
         assert dataset.count_rows(filter=pc.field(name).is_valid()) == 4 - nulls
 
 
-def test_what_deltas_log_says_of_columns_is_true(tmp_path, monkeypatch):
+def test_what_deltas_log_says_of_columns_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(DeltaLakeTable(tmp_path), monkeypatch, FINITE)
     entry = (tmp_path / "table/_delta_log" / f"{1:020}.json").read_text().splitlines()
     [add] = [json.loads(line)["add"] for line in entry if '"add"' in line]
@@ -163,7 +175,9 @@ def test_what_deltas_log_says_of_columns_is_true(tmp_path, monkeypatch):
     assert not {"nothing", "a", "list", "struct"} & {*least, *greatest}
 
 
-def test_a_column_of_the_table_that_rows_lack_is_null_to_deltas_readers(tmp_path, monkeypatch):
+def test_a_column_of_the_table_that_rows_lack_is_null_to_deltas_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DeltaTable.create(f"{tmp_path}/table", FINITE.schema.append(pa.field("more", pa.string())))
     fill(DeltaLakeTable(tmp_path), monkeypatch, FINITE)
     dataset = DeltaTable(f"{tmp_path}/table").to_pyarrow_dataset()
@@ -171,7 +185,9 @@ def test_a_column_of_the_table_that_rows_lack_is_null_to_deltas_readers(tmp_path
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_duckdb_finds_every_row_of_the_files(tmp_path, monkeypatch, name):
+def test_duckdb_finds_every_row_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """NaN is greater than all other numbers, and equal to itself: as in Spark."""
     fill(ParquetTable(tmp_path), monkeypatch)
     connection = duckdb.connect()
@@ -187,7 +203,9 @@ def test_duckdb_finds_every_row_of_the_files(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", [name for name in FLAT if name not in ("float", "double")])
-def test_iceberg_readers_find_every_row(tmp_path, monkeypatch, name):
+def test_iceberg_readers_find_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """By Iceberg's own rule NaN lies within no bounds, and no two columns are called a.b."""
     table = IcebergTable(tmp_path)
     names = {"a": "another", "list.element": "list.list.element"}
@@ -205,25 +223,31 @@ def test_iceberg_readers_find_every_row(tmp_path, monkeypatch, name):
             if "." not in name:
                 assert scan.to_arrow().num_rows == expected, (comparison, value)
     nulls = rows.column(name).null_count
-    assert bool(list(found.scan(IsNull(name)).plan_files())) >= (nulls > 0)
-    assert bool(list(found.scan(NotNull(name)).plan_files())) >= (nulls < 4)
+    kinds: list[Any] = [IsNull, NotNull]
+    is_null, not_null = (kind(name) for kind in kinds)
+    assert bool(list(found.scan(is_null).plan_files())) >= (nulls > 0)
+    assert bool(list(found.scan(not_null).plan_files())) >= (nulls < 4)
 
 
 @pytest.mark.parametrize("table_of", [DeltaLakeTable, IcebergTable])
-def test_what_formats_count_is_what_was_reported(tmp_path, table_of):
+def test_what_formats_count_is_what_was_reported(
+    tmp_path: Path, table_of: type[DeltaLakeTable] | type[IcebergTable]
+) -> None:
     table = table_of(tmp_path)
     commits = [load(table.open(), "nightly", until) for until in (3, 8)]
-    reported = [sum(file.records for file in commit.files) for commit in commits]
+    reported = [sum(file.records for file in present(commit).files) for commit in commits]
     assert reported == [6, 10]
-    if table_of is DeltaLakeTable:
+    if isinstance(table, DeltaLakeTable):
         counted = table.delta().count()
     else:
-        counted = int(table.iceberg().current_snapshot().summary["total-records"])
+        counted = int(present(table.iceberg().current_snapshot().summary["total-records"]))
     assert counted == sum(reported) == table.arrow().num_rows
 
 
 @pytest.mark.parametrize("table_of", [DeltaLakeTable, IcebergTable])
-def test_a_file_with_other_rows_than_its_task_reported_is_not_committed(tmp_path, table_of):
+def test_a_file_with_other_rows_than_its_task_reported_is_not_committed(
+    tmp_path: Path, table_of: type[DeltaLakeTable] | type[IcebergTable]
+) -> None:
     table = table_of(tmp_path)
     target = table.open()
     last, ranges = plan(target, "nightly", 5)

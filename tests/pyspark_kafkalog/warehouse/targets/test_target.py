@@ -22,14 +22,14 @@ from pyspark_kafkalog.warehouse.targets.target import open_target
         ("parquet:/data/orders/", "/data/orders"),
     ],
 )
-def test_a_parquet_target_is_a_directory(target, path):
+def test_a_parquet_target_is_a_directory(target: str, path: str) -> None:
     opened = open_target(target)
     assert isinstance(opened, ParquetTarget)
     assert str(opened) == f"parquet:{path}"
 
 
 @pytest.mark.parametrize("target", ["hive:/data", "/data/orders", "", "Parquet:/data", "s3://b/k"])
-def test_an_unknown_kind_names_the_known_ones(target):
+def test_an_unknown_kind_names_the_known_ones(target: str) -> None:
     with pytest.raises(InvalidOptionError, match="for example parquet:/data/orders"):
         open_target(target)
 
@@ -41,7 +41,7 @@ def test_an_unknown_kind_names_the_known_ones(target):
         *("parquet:hdfs:/data/orders", "parquet:dbfs:/orders"),
     ],
 )
-def test_a_place_that_is_no_path_is_refused(target):
+def test_a_place_that_is_no_path_is_refused(target: str) -> None:
     with pytest.raises(InvalidOptionError, match="is not a path"):
         open_target(target)
 
@@ -53,18 +53,18 @@ def test_a_place_that_is_no_path_is_refused(target):
         *("iceberg:postgresql://ann:s3cret@host/db", "iceberg:a.b?s3cret"),
     ],
 )
-def test_what_may_hold_a_password_is_not_quoted(target):
+def test_what_may_hold_a_password_is_not_quoted(target: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         open_target(target)
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_place_in_the_home_directory(monkeypatch):
+def test_a_place_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     assert repr(open_target("parquet:~/orders")) == "ParquetTarget('/home/ann/orders')"
 
 
-def test_a_delta_target_is_a_directory():
+def test_a_delta_target_is_a_directory() -> None:
     assert str(open_target("delta:/data/orders")) == "delta:/data/orders"
     assert str(open_target("delta:orders")) == f"delta:{os.getcwd()}/orders"
     with pytest.raises(InvalidOptionError, match="follows delta: in the target is not a path"):
@@ -81,7 +81,7 @@ def test_a_delta_target_is_a_directory():
         ("iceberg:a.b?uri=sqlite:////c.db&warehouse=file:///data/a?b", "'[?]' in a URL"),
     ],
 )
-def test_a_path_that_a_format_reads_in_another_way_is_refused(target, said):
+def test_a_path_that_a_format_reads_in_another_way_is_refused(target: str, said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         open_target(target).position("nightly", read_only=True)
 
@@ -94,7 +94,9 @@ def test_a_path_that_a_format_reads_in_another_way_is_refused(target, said):
         ("sql:sqlite:///x.db#orders", "sqlalchemy"),
     ],
 )
-def test_a_missing_extra_is_named(target, module, monkeypatch):
+def test_a_missing_extra_is_named(
+    target: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = target.partition(":")[0]
     monkeypatch.delitem(sys.modules, f"pyspark_kafkalog.warehouse.targets.{kind}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
@@ -104,7 +106,7 @@ def test_a_missing_extra_is_named(target, module, monkeypatch):
         open_target(target)
 
 
-def test_an_unknown_kind_does_not_show_what_may_be_a_password():
+def test_an_unknown_kind_does_not_show_what_may_be_a_password() -> None:
     with pytest.raises(InvalidOptionError, match="target 'postgresql' does not name") as raised:
         open_target("postgresql://ann:secret@host/db#orders")
     assert "secret" not in str(raised.value)
@@ -113,6 +115,6 @@ def test_an_unknown_kind_does_not_show_what_may_be_a_password():
 @pytest.mark.parametrize(
     "place", ["", "orders", ".orders", "lake.", "lake..orders", "lake.orders?uri", "?uri=x"]
 )
-def test_an_iceberg_target_names_namespace_and_table(place):
+def test_an_iceberg_target_names_namespace_and_table(place: str) -> None:
     with pytest.raises(InvalidOptionError, match=r"write NAMESPACE\.TABLE\?NAME=VALUE"):
         open_target(f"iceberg:{place}")
