@@ -26,6 +26,7 @@ def function_named(name: str) -> Callable[..., Any]:
         raise InvalidOptionError(
             f"transform {name} cannot be imported: {what}. Write MODULE:FUNCTION."
         ) from None
-    # Else tasks would have to find the module where they run.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    # Else tasks would have to find the module where they run. Python's own are everywhere.
+    if module_name.partition(".")[0] not in sys.stdlib_module_names:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return function
