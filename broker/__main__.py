@@ -201,7 +201,7 @@ def watch_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def raise_file_limit() -> None:
-    """Each log holds three files open: takes what the system grants, as the JVM does for Kafka."""
+    """Each log holds up to three files open: takes what the system grants, as the JVM does."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS grants less than it says
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

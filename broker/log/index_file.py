@@ -42,23 +42,30 @@ class IndexFile:
     def create(self) -> None:
         """Starts empty and writable, whatever the file held."""
         self._file = self._files.open(self.path, create=True)
-        self._file.truncate(0)
+        if self._file.size():
+            self._file.truncate(0)
+        else:
+            # The first entry opens it: of thousands of logs most are empty, or nearly so, and what
+            # a process may hold open is limited.
+            self._file = None
         self._tail = bytearray()
         self._count = 0
 
     def load(self) -> None:
         """Opens an existing file, sealed. FileNotFoundError when it is missing."""
-        self._file = self._files.open(self.path)
+        file = self._files.open(self.path)
+        size_bytes = file.size()
+        self._file = file if size_bytes else None
         self._tail = None
-        self._count = self._file.size() // self._entry.size
+        self._count = size_bytes // self._entry.size
 
     def has_whole_entries(self) -> bool:
-        return self._open_file().size() % self._entry.size == 0
+        return self._file is None or self._file.size() % self._entry.size == 0
 
     def unseal(self) -> None:
         """Makes a loaded index writable."""
         if self._tail is None:
-            data = self._open_file().pread(self.size_bytes, 0)
+            data = self._open_file().pread(self.size_bytes, 0) if self._count else b""
             self._tail = bytearray(data)
 
     def seal(self) -> None:
@@ -66,7 +73,9 @@ class IndexFile:
         self._tail = None
 
     def sync(self) -> None:
-        self._open_file().sync()
+        """Does nothing where nothing was written."""
+        if self._file is not None:
+            self._file.sync()
 
     def _open_file(self) -> File:
         if self._file is None:

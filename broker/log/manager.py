@@ -21,15 +21,20 @@ import contextlib
 import errno
 import logging
 import re
+import resource
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka.errors import CorruptRecordError, KafkaStorageError, UnsupportedForMessageFormatError
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    UnsupportedForMessageFormatError,
+)
 from kafka.structs import TopicPartition
 
 from broker.config.broker import BrokerConfig
@@ -63,6 +68,10 @@ _log = logging.getLogger(__name__)
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 _CLEAN_SHUTDOWN_TEXT = b'{"version":0,"brokerEpoch":-1}'
 _TICK_MS = 1000
+# Of what the process may open: each log holds one file open, or more.
+_DESCRIPTOR_SHARE = 0.9
+# Each log that is made waits for the disk three times; who waits beside others shares their wait.
+_THREADS_THAT_MAKE = 8
 # The log of Kafka's own controllers, in a data directory that one of them wrote: no topic.
 _CONTROLLER_LOG = "__cluster_metadata"
 # What `directory_name` makes of a legal topic, and nothing else: `t-07` is no partition 7.
@@ -246,7 +255,12 @@ class LogManager:
         return log
 
     def all_logs(self) -> dict[TopicPartition, Log]:
+        """A copy: for one log ask `kept`."""
         return dict(self._logs)
+
+    def kept(self, topic_partition: TopicPartition) -> Log | None:
+        """The log, also one that failed since it was opened; None when there is no such here."""
+        return self._logs.get(topic_partition)
 
     def _logs_left(self) -> dict[TopicPartition, Log]:
         """But for those in directories that are lost."""
@@ -296,26 +310,86 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> Log:
-        """The log, made in the data directory with the fewest logs if it does not exist. `is_new`:
-        it never was here; one that may have been is not made anew while a directory is lost.
+        """As `create_all`, of one. Raises KafkaStorageError where that says why not."""
+        new = (topic_partition,) if is_new else ()
+        for error in self.create_all({topic_partition: topic_id}, new).values():
+            raise error
+        return self._logs[topic_partition]
 
-        Raises KafkaStorageError when it is offline or the disk refuses.
+    def create_all(
+        self,
+        topic_ids: Mapping[TopicPartition, uuid.UUID | None],
+        new: Collection[TopicPartition],
+    ) -> dict[TopicPartition, KafkaStorageError]:
+        """Makes the logs that do not exist, in the data directories with the fewest logs, several
+        at a time. `new`: those that never were here; one that may have been is not made anew while
+        a directory is lost.
+
+        Returns those that are offline, or that the disk refuses.
         """
         with self._lock:
-            log = self.get(topic_partition)
-            if log is not None:
-                return log
-            if self._directories.lost and not is_new:
-                self._failed.add(topic_partition)
-                raise KafkaStorageError(_may_be_lost(topic_partition))
+            failures: dict[TopicPartition, KafkaStorageError] = {}
+            missing = []
+            for topic_partition in topic_ids:
+                try:
+                    if self._is_missing(topic_partition, is_new=topic_partition in new):
+                        missing.append(topic_partition)
+                except KafkaStorageError as error:
+                    failures[topic_partition] = error
+            if not missing:
+                return failures
             try:
-                log = self._create(topic_partition, topic_id)
+                _check_descriptors(len(self._logs) + len(missing))
+                self._forget_departed(missing)
             except OSError as error:
-                raise KafkaStorageError(
-                    f"cannot create {directory_name(topic_partition)}: {error}"
-                ) from error
-            self._logs = {**self._logs, topic_partition: log}
-            return log
+                return failures | {each: _not_created(each, error) for each in missing}
+            made: dict[TopicPartition, Log] = {}
+            for topic_partition, log in self._make(missing, topic_ids):
+                if isinstance(log, Log):
+                    made[topic_partition] = log
+                else:
+                    failures[topic_partition] = log
+            self._logs = {**self._logs, **made}
+            return failures
+
+    def _is_missing(self, topic_partition: TopicPartition, *, is_new: bool) -> bool:
+        """Whether it is to be made. Raises KafkaStorageError."""
+        if self.get(topic_partition) is not None:
+            return False
+        if self._directories.lost and not is_new:
+            self._failed.add(topic_partition)
+            raise KafkaStorageError(_may_be_lost(topic_partition))
+        return True
+
+    def _make(
+        self,
+        missing: Sequence[TopicPartition],
+        topic_ids: Mapping[TopicPartition, uuid.UUID | None],
+    ) -> list[tuple[TopicPartition, Log | KafkaStorageError]]:
+        """Each log, or why there is none."""
+        counts = {directory: len(self._logs_in(directory)) for directory in self._directories.live}
+        orders = []
+        for _ in missing:
+            order = sorted(counts, key=lambda each: counts[each])
+            for first in order[:1]:
+                counts[first] += 1
+            orders.append(order)
+
+        def make(
+            topic_partition: TopicPartition, order: Sequence[Path]
+        ) -> tuple[TopicPartition, Log | KafkaStorageError]:
+            try:
+                topic_id = topic_ids[topic_partition]
+                return topic_partition, self._create(topic_partition, topic_id, order)
+            except KafkaStorageError as error:
+                return topic_partition, error
+            except OSError as error:
+                return topic_partition, _not_created(topic_partition, error)
+
+        if len(missing) == 1:
+            return [make(missing[0], orders[0])]
+        with ThreadPoolExecutor(_THREADS_THAT_MAKE, thread_name_prefix="make-logs") as pool:
+            return list(pool.map(make, missing, orders))
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes the log away at once, also one that is offline; its files go after
@@ -330,9 +404,9 @@ class LogManager:
                 if topic_partition in self._failed:
                     raise KafkaStorageError(_may_be_lost(topic_partition))
                 return
-            self._logs = {
-                each: kept for each, kept in self._logs.items() if each != topic_partition
-            }
+            left = dict(self._logs)
+            left.pop(topic_partition, None)
+            self._logs = left
             self._departed.add(topic_partition)
             self.cleaner.abort(topic_partition)
             try:
@@ -523,15 +597,23 @@ class LogManager:
         with self._lock:
             self._logs[topic_partition] = log
 
-    def _create(self, topic_partition: TopicPartition, topic_id: uuid.UUID | None) -> Log:
-        if topic_partition in self._departed:
-            # Else a crash would open the new log with the old one's offsets, and drop its records.
+    def _forget_departed(self, coming: Sequence[TopicPartition]) -> None:
+        """Else a crash would open a new log with the old one's offsets, and drop its records."""
+        if not self._departed.isdisjoint(coming):
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_cleaner_offsets()
             self._departed.clear()
+
+    def _create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID | None,
+        parents: Sequence[Path],
+    ) -> Log:
+        """In the first of `parents` that takes it. Raises OSError and KafkaStorageError."""
         trouble = OSError(errno.EIO, "no data directory is left")
-        for parent in sorted(self._directories.live, key=lambda each: len(self._logs_in(each))):
+        for parent in parents:
             try:
                 return self._create_in(parent, topic_partition, topic_id)
             except OSError as error:
@@ -652,6 +734,23 @@ def _reported(task: str, log: Log) -> Iterator[None]:
         yield
     except KafkaStorageError as error:
         _log.error("upkeep.failed task=%s dir=%s reason=%r", task, log.directory, str(error))
+
+
+def _check_descriptors(log_count: int) -> None:
+    """Where none is left, no client can connect, nor can what is half made be removed. Raises
+    OSError."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and log_count > most * _DESCRIPTOR_SHARE:
+        raise OSError(errno.EMFILE, f"Too many open files for {log_count} logs")
+
+
+def _not_created(topic_partition: TopicPartition, error: OSError) -> KafkaStorageError:
+    """Says what to do where that is known."""
+    hint = ""
+    if error.errno == errno.EMFILE:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        hint = f"; this broker may open {most} (ulimit -n), and each log holds one to three of them"
+    return KafkaStorageError(f"cannot create {directory_name(topic_partition)}: {error}{hint}")
 
 
 def _may_be_lost(topic_partition: TopicPartition) -> str:

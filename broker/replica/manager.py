@@ -2,7 +2,7 @@
 
 Owns: the Partitions, the Purgatory, and threads that append large batches, one for each
 processor. Called by: the event loop's thread only, except for `high_watermark` and for what blocks:
-`make_log`, `delete_log`, `find_offset` and `finish_appends`. Never: knows the wire.
+`make_logs`, `delete_log`, `find_offset` and `finish_appends`. Never: knows the wire.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,18 +175,31 @@ class ReplicaManager:
         return self._purgatory.count(DelayedFetch)
 
     def has_log(self, topic_partition: TopicPartition) -> bool:
-        return topic_partition in self._logs.all_logs()
+        return self._logs.kept(topic_partition) is not None
 
-    def make_log(
-        self, topic_partition: TopicPartition, topic_id: uuid.UUID, *, is_new: bool = True
-    ) -> None:
-        """Makes the log if it is missing; one of another topic of that name, which is gone, is
-        given up. `is_new`: it never was here. Blocks: for a thread. Raises KafkaStorageError and
-        OSError."""
-        is_there = topic_partition in self._logs.all_logs()
-        if is_there and self._logs.topic_id(topic_partition) not in (None, topic_id):
-            self._logs.delete(topic_partition)
-        self._logs.create(topic_partition, topic_id, is_new=is_new)
+    def make_logs(
+        self,
+        topic_ids: Mapping[TopicPartition, uuid.UUID],
+        new: Collection[TopicPartition],
+    ) -> dict[TopicPartition, KafkaStorageError]:
+        """Makes the logs that are missing; one of another topic of that name, which is gone, is
+        given up. `new`: those that never were here. Returns where it failed. Blocks: for a
+        thread."""
+        failures: dict[TopicPartition, KafkaStorageError] = {}
+        for topic_partition, topic_id in topic_ids.items():
+            try:
+                if self.has_log(topic_partition) and self._logs.topic_id(topic_partition) not in (
+                    None,
+                    topic_id,
+                ):
+                    self._logs.delete(topic_partition)
+            except KafkaStorageError as error:
+                failures[topic_partition] = error
+            except OSError as error:
+                failures[topic_partition] = KafkaStorageError(str(error))
+        left = {each: topic_id for each, topic_id in topic_ids.items() if each not in failures}
+        failures.update(self._logs.create_all(left, new))
+        return failures
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Gives the log up for deletion. Blocks: for a thread, after `stop`. Raises OSError."""
@@ -217,10 +230,12 @@ class ReplicaManager:
     def _kept(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> Partition:
         partition = self._partitions.get(topic_partition)
         if partition is None:
+            log = self._logs.kept(topic_partition)
+            assert log is not None, "made before it is served"
             partition = self._partitions[topic_partition] = Partition(
                 topic_partition,
                 topic_id,
-                self._logs.all_logs()[topic_partition],
+                log,
                 self._host,
                 self._checkpointed.pop(topic_partition, 0),
             )

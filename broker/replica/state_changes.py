@@ -9,7 +9,9 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
@@ -38,6 +40,10 @@ from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+"""Of thousands of partitions: between so many everybody else has a turn, in the metadata thread,
+where a log costs milliseconds, and on the event loop."""
 
 
 class Coordinators(Protocol):
@@ -132,23 +138,18 @@ class StateChanges:
 
     async def _lead_and_follow(self, request: LeaderAndIsr) -> Failures:
         failures: dict[TopicPartition, BrokerResponseError] = {}
-        changed = {}
-        for topic_partition, state in request.partitions.items():
-            kept = self._replicas.kept(topic_partition)
-            if kept is None or kept.topic_id != request.topic_ids[topic_partition.topic]:
-                changed[topic_partition] = state
-            elif state.leader_epoch < kept.leader_epoch:
-                failures[topic_partition] = StaleControllerEpochError()
-            elif state.partition_epoch >= kept.partition_epoch:
-                changed[topic_partition] = state
+        changed = self._changed(request, failures)
         # What the store does not answer leaves everything as it is, until the request comes again.
         await self._run_blocking(lambda: self._read_configs(request, changed))
         await self._fetchers.remove(changed.keys())
         for topic_partition in changed:
             self._replicas.stop_other(topic_partition, request.topic_ids[topic_partition.topic])
-        failures |= await self._run_blocking(lambda: self._make_logs(request, changed))
+        for some in _batches(changed):
+            failures |= await self._run_blocking(partial(self._make_logs, request, some))
         leaders = {leader.node_id: leader for leader in request.leaders}
-        for topic_partition, state in changed.items():
+        for at, (topic_partition, state) in enumerate(changed.items(), 1):
+            if not at % _AT_ONCE:
+                await asyncio.sleep(0)
             if topic_partition in failures:
                 self._replicas.stop(topic_partition)
                 self._resign(topic_partition)
@@ -162,6 +163,21 @@ class StateChanges:
         self._told_epoch = max(self._told_epoch, request.stamp.broker_epoch)
         self._look_whether_to_append()
         return failures
+
+    def _changed(
+        self, request: LeaderAndIsr, failures: dict[TopicPartition, BrokerResponseError]
+    ) -> dict[TopicPartition, PartitionMetadata]:
+        """What this broker does not know yet; in `failures` what is older than what it does."""
+        changed = {}
+        for topic_partition, state in request.partitions.items():
+            kept = self._replicas.kept(topic_partition)
+            if kept is None or kept.topic_id != request.topic_ids[topic_partition.topic]:
+                changed[topic_partition] = state
+            elif state.leader_epoch < kept.leader_epoch:
+                failures[topic_partition] = StaleControllerEpochError()
+            elif state.partition_epoch >= kept.partition_epoch:
+                changed[topic_partition] = state
+        return changed
 
     def _lead(
         self, topic_partition: TopicPartition, topic_id: UUID, state: PartitionMetadata
@@ -194,19 +210,12 @@ class StateChanges:
         for name in {topic_partition.topic for topic_partition in (*request.created, *missing)}:
             self._topic_configs.refresh(name)
 
-    def _make_logs(self, request: LeaderAndIsr, changed: Partitions) -> Failures:
+    def _make_logs(self, request: LeaderAndIsr, some: Collection[TopicPartition]) -> Failures:
         """Makes those that are missing, by their topics' configs. Blocks."""
-        failures: dict[TopicPartition, BrokerResponseError] = {}
-        for topic_partition in changed:
-            try:
-                self._replicas.make_log(
-                    topic_partition,
-                    request.topic_ids[topic_partition.topic],
-                    is_new=topic_partition in request.created,
-                )
-            except (OSError, KafkaStorageError) as error:
-                _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
-                failures[topic_partition] = KafkaStorageError(str(error))
+        topic_ids = {each: request.topic_ids[each.topic] for each in some}
+        failures = self._replicas.make_logs(topic_ids, request.created)
+        for topic_partition, error in failures.items():
+            _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
         return failures
 
     async def _stop(self, request: StopReplica) -> Failures:
@@ -217,19 +226,22 @@ class StateChanges:
                 failures[topic_partition] = FencedLeaderEpochError()
         stopping = request.partitions.keys() - failures.keys()
         await self._fetchers.remove(stopping)
-        for topic_partition in stopping:
+        for at, topic_partition in enumerate(stopping, 1):
             self._replicas.stop(topic_partition)
             self._resign(topic_partition)
+            if not at % _AT_ONCE:
+                await asyncio.sleep(0)
         going = [each for each in sorted(stopping) if request.partitions[each].delete]
         if not going:
             return failures
-        failures |= await self._run_blocking(lambda: self._delete_logs(going))
+        for some in _batches(going):
+            failures |= await self._run_blocking(partial(self._delete_logs, some))
         for name in {topic_partition.topic for topic_partition in going}:
             if self._metadata.topic(name) is None:
                 self._topic_configs.remove(name)
         return failures
 
-    def _delete_logs(self, going: Sequence[TopicPartition]) -> Failures:
+    def _delete_logs(self, going: Collection[TopicPartition]) -> Failures:
         """Blocks."""
         failures: dict[TopicPartition, BrokerResponseError] = {}
         for topic_partition in going:
@@ -252,3 +264,9 @@ class StateChanges:
             self._coordinators.lead(topic_partition, leader_epoch)
         self.has_heard.set()
         return {}
+
+
+def _batches(places: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(places)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ from kafka.protocol.admin import (
     DeleteTopicsResponse,
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 import broker
 import pyspark_kafkalog
@@ -29,7 +31,7 @@ from broker.cluster.records import MetadataRecords
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, read
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import EVENT_S, wait_until
 from tests.support.present import present
 from tests.support.records import batch_of, values_of
 from tests.support.zookeeper import free_ports
@@ -423,3 +425,42 @@ def test_logs_that_lost_their_topic_are_kept_until_somebody_says_otherwise(tmp_p
             while first_of(client, "not-kept")[0] != OffsetOutOfRangeError.errno:
                 assert time.monotonic() < deadline
             assert first_of(client, "kept") == (0, [(0, b"old")])
+
+
+def test_others_are_answered_while_a_thousand_partitions_are_made(tmp_path: Path) -> None:
+    with (
+        BrokerChild(tmp_path) as child,
+        RawClient(child.host, child.port) as admin,
+        RawClient(child.host, child.port) as other,
+    ):
+        create_topic(other, "orders")
+        making = threading.Thread(target=create_topic, args=(admin, "many", 1000))
+        making.start()
+        wait_until(lambda: any(tmp_path.glob("many-*")), "the first logs")
+        # The first block of ids is written down: that is not behind all the logs.
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
+        )
+        assert other.call(request, InitProducerIdResponse, 3).error_code == 0
+        assert other.produce("orders", 0, batch_of(1)).error_code == 0
+        assert len([*tmp_path.glob("many-*")]) < 1000
+        making.join()
+        assert len(topics_of(other)["many"]) == 1000
+        # One file each, until there is something to look up.
+        assert len(os.listdir(f"/proc/{child.process.pid}/fd")) < 1100
+
+
+def test_logs_for_want_of_descriptors_are_refused_by_that_name(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
+        resource.prlimit(child.process.pid, resource.RLIMIT_NOFILE, (200, hard))
+        topic = CreateTopicsRequest.CreatableTopic(
+            name="many", num_partitions=300, replication_factor=1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+        refused = client.call(request, CreateTopicsResponse, 7).topics[0]
+        assert refused.error_code != 0
+        assert "many" not in topics_of(client)
+        create_topic(client, "few", partitions=3)
+        assert "Too many open files" in child.stderr()
+        assert "ulimit -n" in child.stderr()

@@ -64,7 +64,7 @@ def lead(replicas: ReplicaManager, topic: TopicMetadata, *, make_logs: bool = Tr
     """Serves all partitions of the topic."""
     for topic_partition, state in zip(topic.topic_partitions(), topic.partitions, strict=True):
         if make_logs:
-            replicas.make_log(topic_partition, topic.topic_id)
+            replicas.make_logs({topic_partition: topic.topic_id}, [topic_partition])
         replicas.lead(topic_partition, topic.topic_id, state)
 
 

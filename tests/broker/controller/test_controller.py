@@ -31,7 +31,9 @@ from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
 from broker.controller.leaders import ElectionRules
 from broker.controller.local_channel import LocalChannel
+from broker.log.files import Files
 from broker.log.manager import LogManager
+from broker.log.partition_metadata import write_topic_id
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
@@ -223,7 +225,7 @@ def test_no_space_for_logs_means_no_topic(
         raise error
 
     async def scenario() -> None:
-        monkeypatch.setattr(world.logs, "create", full)
+        monkeypatch.setattr("broker.log.manager.write_topic_id", full)
         with pytest.raises(KafkaStorageError):
             await world.create("t")
         assert world.metadata.topic("t") is None
@@ -342,16 +344,14 @@ def test_more_partitions(world: World) -> None:
 def test_no_space_for_logs_means_no_partitions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = world.logs.create
-
-    def full(topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
-        if topic_partition.partition == 2:
+    def full(directory: Path, topic_id: UUID, files: Files) -> None:
+        if directory.name == "t-2":
             raise OSError(28, "No space left on device")
-        create(topic_partition, topic_id, is_new=is_new)
+        write_topic_id(directory, topic_id, files)
 
     async def scenario() -> None:
         topic = await world.create("t")
-        monkeypatch.setattr(world.logs, "create", full)
+        monkeypatch.setattr("broker.log.manager.write_topic_id", full)
         with pytest.raises(KafkaStorageError):
             await world.controller.add_partitions("t", 4)
         assert world.metadata.topic("t") == topic
@@ -368,17 +368,16 @@ def test_partitions_are_taken_back_before_others_are_added(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a client whose turn comes while the first one's logs find no space."""
-    create = world.logs.create
 
-    def full(topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> None:
-        if topic_partition.partition == 2:
+    def full(directory: Path, topic_id: UUID, files: Files) -> None:
+        if directory.name == "t-2":
             monkeypatch.undo()
             raise OSError(28, "No space left on device")
-        create(topic_partition, topic_id, is_new=is_new)
+        write_topic_id(directory, topic_id, files)
 
     async def scenario() -> None:
         await world.create("t")
-        monkeypatch.setattr(world.logs, "create", full)
+        monkeypatch.setattr("broker.log.manager.write_topic_id", full)
         first = asyncio.ensure_future(world.controller.add_partitions("t", 3))
         second = asyncio.ensure_future(world.controller.add_partitions("t", 5))
         with pytest.raises(KafkaStorageError):

@@ -136,6 +136,9 @@ class _Logs:
     def all_logs(self) -> dict[TopicPartition, Log]:
         return self.logs
 
+    def kept(self, topic_partition: TopicPartition) -> Log | None:
+        return self.logs.get(topic_partition)
+
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {}
 

@@ -41,7 +41,7 @@ def replicas() -> ReplicaManager:
     logs.open()
     replicas = replicas_alone(logs, Purgatory(lambda wait_s, run: Timer()))
     topic = new_topic("t", 1, 2)
-    replicas.make_log(PLACE, topic.topic_id)
+    replicas.make_logs({PLACE: topic.topic_id}, [PLACE])
     for _ in range(10):
         logs.all_logs()[PLACE].append(batch(), 4)
     state = replace(topic.partitions[0], replicas=(2, 1), isr=(2, 1), leader_epoch=4)

@@ -55,7 +55,7 @@ class Leader:
         self.replicas = ReplicaManager(
             self.logs, Purgatory(self._call_later), host, self._alter_isr, no_throttles()
         )
-        self.replicas.make_log(PLACE, TOPIC_ID)
+        self.replicas.make_logs({PLACE: TOPIC_ID}, [PLACE])
         self.lead(STATE)
         for _ in range(4):
             self.replicas.append(self.partition, batch(), 1)

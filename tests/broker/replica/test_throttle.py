@@ -100,7 +100,7 @@ class Leading:
         purgatory = Purgatory(never)
         self.replicas = ReplicaManager(logs, purgatory, host, no_isr_change, self.throttles)
         topic = new_topic("t", 1, 1)
-        self.replicas.make_log(PLACE, topic.topic_id)
+        self.replicas.make_logs({PLACE: topic.topic_id}, [PLACE])
         state = replace(topic.partitions[0], replicas=(1, 2, 3), isr=(1, 2))
         self.replicas.lead(PLACE, topic.topic_id, state)
         self.log = logs.all_logs()[PLACE]
