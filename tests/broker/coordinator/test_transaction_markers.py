@@ -160,7 +160,8 @@ def test_a_marker_that_is_not_replicated_in_time_is_written_again() -> None:
 
 def be_in_sync(broker: ReplicatedBroker, *nodes: int) -> None:
     topic = broker.topics[TOPIC]
-    states = tuple(replace(state, isr=nodes) for state in topic.partitions)
+    epoch = broker.replicas.partition(HERE).partition_epoch + 1
+    states = tuple(replace(state, isr=nodes, partition_epoch=epoch) for state in topic.partitions)
     lead(broker.replicas, replace(topic, partitions=states), make_logs=False)
 
 
