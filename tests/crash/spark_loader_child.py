@@ -33,7 +33,7 @@ def main(target: str, servers: str, topic: str) -> None:
     )
     warm_up(spark)
     tell_before("_run_tasks", "landing")
-    tell_before("verified_files", "landed")
+    tell_before("outcome_of", "landed")
     for line in sys.stdin:
         tell(f"driver {os.getpid()}")
         tell(f"ended {load(spark, target, servers, topic, line.split()[0])}")

@@ -34,7 +34,7 @@ def test_librdkafka_tells_the_guilty_from_the_others(bootstrap: str) -> None:
     found: dict[str, int] = {}
     reasons: Counter[int] = Counter()
 
-    def delivered(error: KafkaError | None, message: Message[bytes, bytes]) -> None:
+    def delivered(error: KafkaError | None, message: "Message[bytes, bytes]") -> None:
         key = message.key()
         assert error is not None
         reasons[error.code()] += 1

@@ -439,7 +439,7 @@ def test_a_load_that_fails_leaves_nothing_and_the_next_one_takes_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(spark_engine, "verified_files", interrupted)
+        patched.setattr(spark_engine, "outcome_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             load(subscribe=topic)
     assert os.listdir(os.path.join(path, "_kafkalog", "staging")) == []

@@ -448,18 +448,23 @@ class TestOffsetForLeaderEpoch:
         assert self.ask(client, "missing-topic", 0) == (UNKNOWN_PARTITION, -1, -1)
 
     def test_epochs_of_earlier_starts(self, tmp_path: Path) -> None:
-        """Epochs 0 and 2 wrote records, 1 and 3 did not."""
+        """The first and the third start wrote records, the second and the last one did not."""
+        epochs = []
         for run in range(4):
             with BrokerChild(tmp_path) as child, RawClient(child.host, child.port) as client:
                 wanted = MetadataRequest.MetadataRequestTopic(name="led")
-                client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
+                told = client.call(MetadataRequest(topics=[wanted]), MetadataResponse, 9)
+                epochs.append(told.topics[0].partitions[0].leader_epoch)
                 if run in (0, 2):
                     client.produce("led", 0, batch_of(5))
                 if run == 3:
-                    answers = [self.ask(client, "led", epoch) for epoch in range(5)]
-                    assert self.ask(client, "led", 0, current=2) == (74, -1, -1)
+                    later = epochs[-1] + 1
+                    answers = [self.ask(client, "led", epoch) for epoch in (*epochs, later)]
+                    assert self.ask(client, "led", 0, current=epochs[2]) == (74, -1, -1)
                 assert child.stop() == 0
-        assert answers == [(0, 0, 5), (0, 0, 5), (0, 2, 10), (0, 3, 10), (0, -1, -1)]
+        first, _, third, last = epochs
+        assert first < third < last
+        assert answers == [(0, 0, 5), (0, 0, 5), (0, third, 10), (0, last, 10), (0, -1, -1)]
 
 
 class TestElectLeaders:
