@@ -88,7 +88,7 @@ def _report(landing: Landing, task: Sequence[OffsetRange]) -> Report:
 
 def _failure(error: Exception) -> Failure:
     # A class of the user's may be one that the driver cannot unpickle.
-    if not type(error).__module__.startswith("pyspark_kafkalog."):
+    is_ours = type(error).__module__.startswith("pyspark_kafkalog.")
+    if not (is_ours and isinstance(error, KafkalogError)):
         error = task_failed(f"{type(error).__name__}: {error}")
-    assert isinstance(error, KafkalogError)
     return Failure(error, traceback.format_exc())

@@ -24,7 +24,7 @@ import pyspark_kafkalog
 from pyspark_kafkalog import cli
 from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.client import admin
-from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.cluster import BrokerFailedError, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
@@ -162,6 +162,21 @@ def test_an_error_of_a_task_is_what_it_was(servers: str, topic: str, tmp_path: P
     with pytest.raises(BadRecordError, match="clicks-"):
         pyspark_kafkalog.load(None, "n", target, options(servers, topic), **how)
     assert not list((tmp_path / "table").glob("**/*.parquet"))
+
+
+def test_an_error_of_kafkas_that_is_ours_by_its_module_is_told(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    """As a task raises it whose brokers answer with an error that nobody explains better."""
+
+    def refused(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.num_rows:
+            raise BrokerFailedError("of which nobody knows more")
+        return rows
+
+    target = f"parquet:{tmp_path / 'table'}"
+    with pytest.raises(KafkalogError, match=r"BrokerFailedError: .*nobody knows more"):
+        pyspark_kafkalog.load(None, "n", target, options(servers, topic), transform=refused)
 
 
 def test_a_function_of_dataframes_is_told_that_it_needs_spark(
