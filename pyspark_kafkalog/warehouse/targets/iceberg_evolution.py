@@ -52,9 +52,9 @@ def change_schema(
 
 def _changes(table: Table, schema: pa.Schema, change: SchemaChange) -> list[pa.Field]:
     """The columns that are new, or get another type."""
-    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
     if not change.adds:
         return []
+    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
     identifier = ".".join(table.name())
     refuse_spellings(there.names, schema.names, f"the Iceberg table {identifier}")
     return [

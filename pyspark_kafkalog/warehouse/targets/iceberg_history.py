@@ -8,7 +8,7 @@ Called by iceberg.py alone. Changes nothing.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kafka.structs import TopicPartition
 from pyiceberg.table import Table
@@ -45,9 +45,10 @@ def rolled_back(table: Table, name: str, offsets: Offsets) -> Offsets | None:
     last = max(of_load, key=_age, default=None)
     if last is None or _said(last, NAME) != name:
         return None
-    there = list(_lineage(table, table.current_snapshot()))
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    there = list(_lineage(by_id, table.metadata.current_snapshot_id))
     ids = {snapshot.snapshot_id for snapshot in there}
-    before = [each.snapshot_id for each in _lineage(table, last)]
+    before = [each.snapshot_id for each in _lineage(by_id, last.snapshot_id)]
     # Else it is no ancestor that the table went back to: it was replaced as a whole.
     if last.snapshot_id in ids or ids.isdisjoint(before):
         return None
@@ -64,9 +65,8 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
-def _lineage(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+def _lineage(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> Iterator[Snapshot]:
     """A snapshot and its ancestors that are kept, newest first."""
-    while snapshot is not None:
+    while snapshot_id is not None and (snapshot := by_id.get(snapshot_id)) is not None:
         yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
+        snapshot_id = snapshot.parent_snapshot_id
