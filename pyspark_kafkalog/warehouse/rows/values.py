@@ -162,15 +162,14 @@ class Values:
     def _settled(self, decoded: Decoded) -> tuple[Decoded, dict[str, pa.Array]]:
         """Without the values that do not fit the columns that are `narrower`, and these columns."""
         bad: dict[int, str] = {}
+        columns: dict[str, pa.Array] = {}
         for name, kind in self.narrower.items():
-            _, rows = settled(self._field(decoded, name), kind)
+            columns[name], rows = settled(self._field(decoded, name), kind)
             bad |= dict.fromkeys(rows, f"{name} does not fit the table's column, which is {kind}")
         if bad:
             decoded = Decoded(_nulled(decoded.column, set(bad)), {**bad, **decoded.errors})
-        return decoded, {
-            name: settled(self._field(decoded, name), kind)[0]
-            for name, kind in self.narrower.items()
-        }
+            columns = {name: _nulled(column, set(bad)) for name, column in columns.items()}
+        return decoded, columns
 
     def _field(self, decoded: Decoded, name: str) -> pa.Array:
         return decoded.column.flatten()[self.fields.index(name)]
