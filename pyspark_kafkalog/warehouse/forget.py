@@ -7,7 +7,6 @@ ends in LoadConflictError.
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.targets.target import open_target
-from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 
 def forget(target: str, name: str) -> bool:
@@ -19,5 +18,4 @@ def forget(target: str, name: str) -> bool:
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError("say which load to forget by its name, for example nightly")
-    refuse_topic(target)
     return open_target(target).forget(name)

@@ -28,7 +28,6 @@ from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.transformation import Batches, takes_batches
 from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values, open_values
-from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -146,7 +145,6 @@ def load_options(
         raise InvalidOptionError(
             "a load needs a name, for example nightly: under it the target remembers where to go on"
         )
-    refuse_topic(target)
     transform = arguments.get("transform")
     is_of_batches = transform is not None and takes_batches(transform)
     starting = arguments.get("starting")

@@ -16,7 +16,6 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import CommitRecord, Position
 from pyspark_kafkalog.warehouse.targets.target import open_target
-from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ def load_status(target: str, name: str | None = None, all_gaps: bool = False) ->
     `all_gaps` reads the target's whole history. Raises InvalidOptionError, also for a name that has
     no commit; TargetError.
     """
-    refuse_topic(target)
     opened = open_target(target)
     names = opened.names()
     if name is not None:

@@ -9,7 +9,6 @@ Runs on the driver, without Spark; beside loads, too.
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.targets.target import open_target
-from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 RETENTION_HOURS = 24.0
 
@@ -34,5 +33,4 @@ def vacuum(
             "that is still at work may be swept, and would have to be run again. To do so all the "
             "same, use force."
         )
-    refuse_topic(target)
     return open_target(target).vacuum(retention_hours * 3600, dry_run)

@@ -89,7 +89,6 @@ from pyspark_kafkalog.warehouse.sink.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.sink.written_ranges import Begins, quiet_places, written_ranges
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import open_target
-from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 from pyspark_kafkalog.warehouse.truncation import truncated
 
 _INTEGERS = (ShortType, IntegerType, LongType)
@@ -176,7 +175,6 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
             raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
     warn_unknown(values, names(OPTIONS))
     starting = values.get("startingoffsets")
-    refuse_topic(values["target"])
     open_target(values["target"])
     return LoadSinkOptions(
         values["target"],

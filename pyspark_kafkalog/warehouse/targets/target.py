@@ -22,6 +22,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,8 +86,10 @@ class Target(Protocol):
 def open_target(target: str) -> Target:
     """The target named `KIND:PLACE`, such as `parquet:/data/orders`. Reads and writes nothing.
 
-    Raises InvalidOptionError, or MissingExtraError when the kind's libraries are not installed.
+    Raises InvalidOptionError, also where it is one for each topic ({topic}), or MissingExtraError
+    when the kind's libraries are not installed.
     """
+    refuse_topic(target)
     kind, separator, place = target.partition(":")
     if not separator or kind not in _KINDS:
         # The kind alone: what follows it may hold a password.
