@@ -9,31 +9,26 @@ Called by parquet.py alone. Pure functions.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import Commit
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pyspark_kafkalog.warehouse.rows.schema_change import joined
 
 _DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
 
 
-def types_of(schema: "pa.Schema") -> dict[str, str]:
+def types_of(schema: pa.Schema) -> dict[str, str]:
     """The columns as commits have them."""
     return {field.name: str(field.type) for field in schema}
 
 
-def joined_columns(newest: Commit | None, schema: "pa.Schema", change: SchemaChange) -> "pa.Schema":
+def joined_columns(newest: Commit | None, schema: pa.Schema, change: SchemaChange) -> pa.Schema:
     """The columns of rows as files get them."""
     if newest is None or not newest.columns or not (change.widens or change.sorted_out):
         return schema
-    import pyarrow as pa
-
-    from pyspark_kafkalog.warehouse.rows.schema_change import joined
-
     types = {name: _type(text) for name, text in newest.columns.items()}
     there = pa.schema([(name, kind) for name, kind in types.items() if kind is not None])
     return joined(there, schema, change)
@@ -42,7 +37,7 @@ def joined_columns(newest: Commit | None, schema: "pa.Schema", change: SchemaCha
 def check_shape(
     place: str,
     newest: Commit | None,
-    schema: "pa.Schema",
+    schema: pa.Schema,
     partition_by: Sequence[str],
     change: SchemaChange,
 ) -> None:
@@ -76,10 +71,8 @@ def check_shape(
         )
 
 
-def _type(text: str) -> "pa.DataType | None":
+def _type(text: str) -> pa.DataType | None:
     """The type that a commit writes so; None of one that is nested."""
-    import pyarrow as pa
-
     decimal = _DECIMAL.fullmatch(text)
     if decimal:
         return pa.decimal128(*map(int, decimal.groups()))
