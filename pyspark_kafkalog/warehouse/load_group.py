@@ -22,10 +22,12 @@ _log = logging.getLogger(__name__)
 
 def tell_group(wanted: LoadOptions, position: Position) -> None:
     """Commits where the load goes on, of what it reads, if it has a group. Never raises."""
+    if wanted.group is None:
+        return
     covers = wanted.source.subscription.covers
     known = position.without_deleted().offsets
     offsets = {each: offset for each, offset in known.items() if covers(each)}
-    if wanted.group is None or not offsets:
+    if not offsets:
         return
     try:
         with Cluster(wanted.source.client, fails_fast=True) as cluster:
