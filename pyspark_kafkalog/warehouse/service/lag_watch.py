@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import offsets_at, topic_ids_of
 from pyspark_kafkalog.warehouse.commit import NOWHERE, Position
 from pyspark_kafkalog.warehouse.options import LoadOptions
@@ -97,8 +98,16 @@ class LagWatch:
         commits = self._figures.commits_into(str(open_target(wanted.target)), wanted.name)
         known = self._known.get(place)
         if known is None or known.commits != commits:
-            found = {one.name: one for one in load_status(wanted.target)}.get(wanted.name)
-            if found is not None and found.last is not None:
-                self._figures.knows_commit(job.key, found.last.committed_at_ms / 1000)
-            known = self._known[place] = _Known(found.position if found else NOWHERE, commits)
+            known = self._known[place] = _Known(self._asked(job, wanted), commits)
         return known.position
+
+    def _asked(self, job: Job, wanted: LoadOptions) -> Position:
+        """By the target, which is asked of this load alone: it may have thousands, and refuse to
+        say where another one goes on."""
+        try:
+            (found,) = load_status(wanted.target, wanted.name)
+        except InvalidOptionError:
+            return NOWHERE  # it has not committed yet
+        if found.last is not None:
+            self._figures.knows_commit(job.key, found.last.committed_at_ms / 1000)
+        return found.position
