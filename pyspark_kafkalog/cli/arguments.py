@@ -29,7 +29,9 @@ _REQUEST_TIMEOUT_MS = "10000"
 
 _SERVERS = "bootstrap.servers"
 
-PORT = click.IntRange(0, 65535)
+_LAST_PORT = 65535
+PORT = click.IntRange(0, _LAST_PORT)
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,7 @@ class Client:
         }
         if self.servers:
             given[_SERVERS] = self.servers
-        for name, nearest in properties.unknown(given).items():
-            hint = f" Did you mean {nearest}?" if nearest else ""
-            raise InvalidOptionError(f"{name} is no property of a Kafka client.{hint}")
+        properties.refuse_unknown(given)
         return given
 
     def _from_environment(self) -> dict[str, str]:
@@ -134,6 +134,14 @@ def takes_client(command: Callable[..., None]) -> Callable[..., None]:
         command(client=Client(bootstrap_servers, property, command_config), **options)
 
     return with_client
+
+
+def host_and_port(flag: str, at: str) -> tuple[str, int]:
+    """Of HOST:PORT, or of a PORT of this machine's own; raises UsageError."""
+    host, _, port = at.rpartition(":")
+    if not port.isdecimal() or int(port) > _LAST_PORT:
+        raise click.UsageError(f"{flag} takes HOST:PORT, and not {at!r}.")
+    return host.strip("[]") or LOOPBACK, int(port)
 
 
 def takes_output(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,9 +6,9 @@ from contextlib import ExitStack, suppress
 
 import click
 
-from pyspark_kafkalog.cli.arguments import PORT, read_settings, takes_output
+from pyspark_kafkalog.cli.arguments import LOOPBACK, PORT, read_settings, takes_output
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.cli.ui import LOOPBACK, page_beside
+from pyspark_kafkalog.cli.ui import page_beside
 from pyspark_kafkalog.errors import KafkalogError
 
 

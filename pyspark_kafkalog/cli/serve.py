@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, takes_output
+from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, host_and_port, takes_output
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import KafkalogError
 
@@ -141,13 +141,10 @@ def _listen(at: str, service: "Service", stack: ExitStack, output: Output) -> No
     from pyspark_kafkalog.warehouse.service.lag_watch import LagWatch
     from pyspark_kafkalog.warehouse.service.metrics import LoadCollector
 
-    host, _, port = at.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"--listen takes HOST:PORT, and not {at!r}.")
-    where = (host.strip("[]") or "127.0.0.1", int(port))
+    host, port = host_and_port("--listen", at)
     try:
         collector = LoadCollector(service.figures)
-        address = stack.enter_context(endpoint(*where, collector, service.unwell))
+        address = stack.enter_context(endpoint(host, port, collector, service.unwell))
     except OSError as error:
         raise KafkalogError(f"--listen {at} cannot be: {error.strerror or error}.") from error
     stack.enter_context(LagWatch(lambda: service.jobs, service.figures).watching())

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_kafkalog.cli.arguments import (
+    LOOPBACK,
     PORT,
     TARGET,
     Client,
+    host_and_port,
     read_registry,
     takes_client,
     takes_output,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.decoding.registry import RegistryConfig
 
-LOOPBACK = "127.0.0.1"
 _PORT = 8090
 _BROKER_MS = "4000"
 _CONNECT_MS = "1500"
@@ -135,19 +136,12 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _host_and_port(at: str) -> tuple[str, int]:
-    host, _, port = at.rpartition(":")
-    if not port.isdecimal():
-        raise click.UsageError(f"--ui takes HOST:PORT, and not {at!r}.")
-    return host.strip("[]") or LOOPBACK, int(port)
-
-
 @contextmanager
 def page_within(properties: Mapping[str, str], targets: Sequence[str], at: str) -> Iterator[str]:
     """The page of a cluster, which these properties of Kafka's clients name, and of targets in a
     thread of this process, at `at` as HOST:PORT; its address. Ends with the body. Raises
     KafkalogError."""
-    host, port = _host_and_port(at)
+    host, port = host_and_port("--ui", at)
     with _needing_extra():
         from pyspark_kafkalog.web.app import PageSettings
         from pyspark_kafkalog.web.server import listen, serve, server_of
@@ -173,7 +167,7 @@ def page_within(properties: Mapping[str, str], targets: Sequence[str], at: str) 
 def page_beside(servers: str, listen: str) -> Iterator[str]:
     """The page of the cluster at `servers` in a process of its own, at `listen` as HOST:PORT; its
     address. Ends with this process. Raises KafkalogError."""
-    host, port = _host_and_port(listen)
+    host, port = host_and_port("--ui", listen)
     own = ["--bootstrap-servers", servers, "--host", host, "--port", str(port)]
     with subprocess.Popen(
         [sys.executable, "-m", "pyspark_kafkalog.cli", "ui", "--exit-with-stdin", *own],

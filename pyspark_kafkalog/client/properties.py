@@ -9,6 +9,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 
 from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.errors import InvalidOptionError
 
 _SIMILARITY = 0.75
 """Of difflib's ratio: two neighbours that changed places in a word of four letters."""
@@ -72,6 +73,13 @@ SECURITY_WITHOUT_EFFECT = frozenset(
     }
 )
 """Of those, the ones by which somebody may have asked for more than is done here."""
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raises InvalidOptionError for the first of `names` that no Kafka client knows."""
+    for name, nearest in unknown(names).items():
+        hint = f" Did you mean {nearest}?" if nearest else ""
+        raise InvalidOptionError(f"{name} is no property of a Kafka client.{hint}")
 
 
 def unknown(names: Iterable[str]) -> dict[str, str | None]:

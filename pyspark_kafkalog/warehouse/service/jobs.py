@@ -281,9 +281,7 @@ class _Reader:
         given = {name.removeprefix("kafka."): value for name, value in given.items()}
         if "bootstrap-servers" in merged:
             given[_SERVERS] = merged["bootstrap-servers"]
-        for name, nearest in properties.unknown(given).items():
-            hint = f"; did you mean {nearest}?" if nearest else ""
-            raise InvalidOptionError(f"{name} is no property of a Kafka client{hint}")
+        properties.refuse_unknown(given)
         if _SERVERS not in given:
             raise InvalidOptionError("no brokers are named: write bootstrap-servers")
         options = {f"kafka.{name}": value for name, value in given.items()}

@@ -101,6 +101,7 @@ def test_a_page_that_cannot_be_is_a_sentence(kafkalog: Callable[..., Done], serv
     assert kafkalog("ui", "--host", "nobody.invalid").code == 1
     assert kafkalog("ui", "--registry", "nowhere").code == 1
     assert kafkalog("ui", "--to", "nowhere").code == 1
+    assert kafkalog("broker", "--ui", "127.0.0.1:65536").code == 2
     assert kafkalog("broker", "--ui", "nonsense").code == 2
 
 
