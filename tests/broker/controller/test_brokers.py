@@ -28,7 +28,7 @@ from broker.cluster.control import (
     StopReplica,
     UpdateMetadata,
 )
-from broker.cluster.metadata import BrokerNode
+from broker.cluster.metadata import BrokerNode, TopicMetadata
 from broker.cluster.store import ANY_VERSION, Create, Delete
 from broker.controller import controller
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
@@ -290,17 +290,25 @@ def test_who_may_not_ask_to_stop(cluster: ScriptedCluster) -> None:
     asyncio.run(scenario())
 
 
+async def deletion_that_waits(
+    cluster: ScriptedCluster,
+) -> tuple[TopicMetadata, "asyncio.Future[None]"]:
+    """Of the topic that there is: broker 2 has been asked to delete its logs, and is silent."""
+    await cluster.start()
+    (topic,) = cluster.records.cluster().topics
+    cluster.silent = {2}
+    deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
+    await eventually(lambda: cluster.deleted() == [1, 2])
+    return topic, deleting
+
+
 def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(
     cluster: ScriptedCluster,
 ) -> None:
     """What was meant for it as it was before it refuses; its client needs not know."""
 
     async def scenario() -> None:
-        await cluster.start()
-        (topic,) = cluster.records.cluster().topics
-        cluster.silent = {2}
-        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
-        await eventually(lambda: cluster.deleted() == [1, 2])
+        _, deleting = await deletion_that_waits(cluster)
         cluster.leave_unanswered(StaleBrokerEpochError())
         cluster.silent = set()
         await deleting
@@ -369,11 +377,7 @@ def test_a_topic_that_is_made_anew_outlives_a_second_deletion_of_the_one_before(
     """Brokers came while the first was under way, so that it was begun again."""
 
     async def scenario() -> None:
-        await cluster.start()
-        (topic,) = cluster.records.cluster().topics
-        cluster.silent = {2}
-        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
-        await eventually(lambda: cluster.deleted() == [1, 2])
+        topic, deleting = await deletion_that_waits(cluster)
         first, cluster.unanswered = cluster.unanswered, []
         await cluster.lose(5)
         await cluster.find(5)
@@ -396,11 +400,7 @@ def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(
     cluster: ScriptedCluster,
 ) -> None:
     async def scenario() -> None:
-        await cluster.start()
-        (topic,) = cluster.records.cluster().topics
-        cluster.silent = {2}
-        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
-        await eventually(lambda: cluster.deleted() == [1, 2])
+        _, deleting = await deletion_that_waits(cluster)
         cluster.slow = asyncio.Event()
         cluster.store.commit([Delete(znodes.broker(5), ANY_VERSION)])
         looking = asyncio.ensure_future(cluster.controller.brokers_changed())
