@@ -7,6 +7,9 @@ Owns: kazoo's options, TLS, SASL, and the places where its inside is touched:
   pipe that takes some hundreds, and whoever fills it inside of `gate` waits for kazoo's thread,
   which may be waiting for `gate`; so it is never filled, also not by what lost connections left;
 - the timeout that the server granted, and when it was asked for, which kazoo keeps to itself;
+- an answer to another request than the oldest that waits costs the connection, as in ZooKeeper's
+  own client, and not the session: kazoo would end. A server that a session comes back to may still
+  owe it answers of the connection before;
 - TLS that trusts what it is told to, and no more, and does not wait for bytes it has already;
 - reconnecting goes on each second or two: kazoo's own pauses grow to an hour.
 
@@ -24,8 +27,9 @@ from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, ReplyHeader
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -89,6 +93,8 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         """When the newest connection asked for its session, by the monotonic clock."""
         self._invoke = self._connection._invoke
         self._connection._invoke = self._invoke_and_note
+        self._read_response = self._connection._read_response
+        self._connection._read_response = self._read_expected
         self.add_listener(changed)
 
     @property
@@ -133,6 +139,12 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
             self._unanswered -= 1
             if was_full:
                 self._room.notify_all()
+
+    def _read_expected(self, header: ReplyHeader, buffer: bytes, offset: int) -> Any:
+        expected = self._pending[0][2] if self._pending else None
+        if header.xid != expected:
+            raise ConnectionDropped(f"an answer to request {header.xid}, not to {expected}")
+        return self._read_response(header, buffer, offset)
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_s = time.monotonic()

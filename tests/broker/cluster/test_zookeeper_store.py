@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ import pytest
 from kafka.errors import InvalidPartitionsError
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import Transaction
 
 from broker.cluster.metadata import PartitionMetadata, TopicMetadata
 from broker.cluster.records import MetadataRecords
@@ -42,7 +44,7 @@ from broker.config.broker import BrokerConfig
 from broker.config.definition import ConfigError
 from tests.broker.cluster.conftest import Events, nodes_of
 from tests.support.kafka_server import CERTIFICATES
-from tests.support.patience import BUSY_S, wait_until
+from tests.support.patience import BUSY_S, EVENT_S, wait_until
 from tests.support.present import present
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import (
@@ -179,12 +181,36 @@ def test_a_server_that_talks_nonsense_is_left(
     """kazoo ends at that, and is started again."""
     store, events = open_store(proxy.address, session_ms=2000)
     first = events.wait(CONNECTED)
-    proxy.say(struct.pack("!iiqi", 16, 12345, 0, 0))  # an answer that nobody asked for
+    proxy.say(struct.pack("!ii", 4, 12345))  # no whole header
     second = events.wait(CONNECTED, 2)
     assert events.wait(EXPIRED).session_id == first.session_id
     assert second.is_new
     store.resume(second.session_id)
     store.commit([Create("/a")])
+
+
+def test_an_answer_to_another_request_costs_the_connection_alone(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
+    """Nobody knows whether the request that waited was done; the session goes on."""
+    store, events = open_store(proxy.address)
+    session_id = events.wait(CONNECTED).session_id
+    proxy.lose(answers=True)
+    with ThreadPoolExecutor(1) as pool:
+        commit = pool.submit(store.commit, [Create("/a")])
+        pending = store._session._client._pending
+
+        def is_sent() -> bool:
+            return any(isinstance(request, Transaction) for request, _, _ in list(pending))
+
+        wait_until(is_sent, lambda: pending)
+        proxy.lose()
+        proxy.say(struct.pack("!iiqi", 16, 12345, 0, 0))
+        with pytest.raises(StoreConnectionError):
+            commit.result(EVENT_S)
+    assert events.wait(CONNECTED, 2).session_id == session_id
+    assert store.get("/a").value == b""
+    assert events.states == ["connected", "suspended", "connected"]
 
 
 def test_an_owner_that_fails_when_told_does_no_harm(
