@@ -141,7 +141,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
                 self._room.notify_all()
 
     def _read_expected(self, header: ReplyHeader, buffer: bytes, offset: int) -> Any:
-        expected = self._pending[0][2] if self._pending else None
+        _, _, expected = self._pending[0] if self._pending else (None, None, None)
         if header.xid != expected:
             raise ConnectionDropped(f"an answer to request {header.xid}, not to {expected}")
         return self._read_response(header, buffer, offset)
