@@ -115,7 +115,13 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Pope
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", pages("python"))
+@pytest.mark.parametrize(
+    "page",
+    [
+        page if page in ("loading", "streams") else pytest.param(page, marks=pytest.mark.slow)
+        for page in pages("python")
+    ],
+)
 def test_the_python_of_a_page_runs(
     page: str, driver: subprocess.Popen[str], tmp_path: Path
 ) -> None:

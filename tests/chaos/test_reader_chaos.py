@@ -35,7 +35,10 @@ from tests.chaos.proxy import ChaosProxy, Fault, Kind, SeededFaults, no_fault
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.patience import BUSY_S
 
-SEEDS = range(int(os.environ.get("KAFKALOG_CHAOS_SEEDS", "6")))
+SEEDS = [
+    pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else [])
+    for seed in range(int(os.environ.get("KAFKALOG_CHAOS_SEEDS", "6")))
+]
 ROWS = 4000
 PARTITIONS = 3
 _numbers = count()

@@ -78,6 +78,7 @@ def lose_and_come_back(cluster: Cluster, node_id: int) -> None:
     check(cluster, producing, "t", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_controller", [True, False])
 def test_others_lead_and_are_in_sync_where_a_disk_fails(
     tmp_path: Path, is_controller: bool

@@ -52,6 +52,7 @@ def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster: 
     assert producing.longest_s < 25
 
 
+@pytest.mark.slow
 def test_brokers_that_are_restarted_in_turn_are_not_missed(tmp_path: Path) -> None:
     with Cluster(tmp_path, properties=PATIENT) as cluster:
         cluster.create_topic("t", 3)
@@ -128,6 +129,7 @@ def told_by(cluster: Cluster, node_id: int) -> int:
         return int(partition.leader_id)
 
 
+@pytest.mark.slow
 def test_a_topic_is_deleted_though_a_broker_is_away(cluster: Cluster) -> None:
     cluster.create_topic("t", 2)
     away = 3

@@ -148,6 +148,7 @@ def test_no_record_is_lost_while_replicas_move_and_move_again(cluster: Cluster) 
     check(cluster, producing, "t", targets)
 
 
+@pytest.mark.slow
 def test_the_next_controller_goes_on_with_a_move(cluster: Cluster) -> None:
     controller = cluster.controller_id
     stays, added = cluster.brokers.keys() - {controller}

@@ -44,6 +44,7 @@ def numbers_in(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(int(row.value) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_stream_and_loads_have_each_record_once(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def fill(cluster: Cluster, topic: str) -> None:
             producer.send(topic, bytes(10_000), partition=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["leader", "follower"])
 def test_a_move_takes_as_long_as_it_must_and_holds_up_nobody_else(
     cluster: Cluster, side: str

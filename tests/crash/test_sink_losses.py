@@ -39,6 +39,7 @@ def servers() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["batch query", pytest.param("stream", marks=pytest.mark.long)])
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize(

@@ -199,6 +199,7 @@ def test_a_decision_outlives_its_driver(
     assert seen(sink) == EACH_ROW_ONCE + Counter([b"next"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [ROWS, OTHER_CUT], ids=["same tasks", "other tasks"])
 def test_decided_transactions_that_all_timed_out_are_written_again(
     sink: Sink, again: list[list[bytes]]

@@ -195,6 +195,7 @@ def is_well(sink: Sink) -> bool:
     return told(lambda: sink.run(0, *rows_of("a")))[1] == WELL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [

@@ -59,6 +59,7 @@ def committed_offset(client: RawClient) -> dict[tuple[str, int], tuple[int, str]
     return {place: found for place, found in group.committed().items() if found[0] >= 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_commit", "is_version_2"), [(True, False), (True, True), (False, True)]
 )

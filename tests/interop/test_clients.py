@@ -312,6 +312,7 @@ def write_with_spark(
     ).save()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("codec", with_slow_codecs(SPARK_CODECS))
 @pytest.mark.parametrize("writer", CLIENTS)

@@ -123,6 +123,7 @@ def test_a_replaced_producer_is_fenced(broker: BrokerChild, client: RawClient) -
     assert read(client, "replaced") == [b"new"]
 
 
+@pytest.mark.slow
 def test_a_consumer_transforms_and_commits_in_the_transaction(
     broker: BrokerChild, client: RawClient
 ) -> None:

@@ -34,6 +34,7 @@ def end_offset(cluster: EmbeddedCluster) -> int:
         return int(client.list_offsets([PLACE], LATEST)[PLACE].offset)
 
 
+@pytest.mark.slow
 def test_a_broker_may_die_and_come_back_and_topics_outlive_all(tmp_path: Path) -> None:
     short = {"zookeeper.session.timeout.ms": "3000"}
     with EmbeddedCluster(data_dir=tmp_path, config=short) as cluster:

@@ -78,6 +78,7 @@ def test_an_install_that_spark_cannot_see_is_told(other_python: Path) -> None:
     assert "editable_mode=compat" in told.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "order", [pytest.param("import first", marks=pytest.mark.long), "session first"]

@@ -74,6 +74,7 @@ def test_an_interrupt_while_the_jvm_starts_leaves_nothing_behind(
     assert "Traceback" not in said.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["it starts", "a task runs"])
 def test_a_jvm_that_is_killed_is_a_sentence(
     command: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, when: str

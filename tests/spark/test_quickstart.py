@@ -38,6 +38,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_step_runs_and_agrees_with_the_source(tmp_path: Path) -> None:
     done = quickstart("--dir", tmp_path / "new")

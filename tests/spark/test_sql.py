@@ -278,6 +278,7 @@ def test_writes_that_spark_withholds_the_options_from_are_refused(
     assert "A topic cannot be overwritten" in refused(lambda: sql(overwrite))[0]
 
 
+@pytest.mark.slow
 def test_a_table_as_a_stream(
     spark: SparkSession,
     sql: Callable[..., DataFrame],

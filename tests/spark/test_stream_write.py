@@ -68,6 +68,7 @@ def committed_values_of(read: Callable[..., DataFrameReader], topic: str) -> lis
     return sorted(row.value for row in read(**options).load().select("value").collect())
 
 
+@pytest.mark.slow
 def test_each_run_appends_what_is_new(
     copy: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
 ) -> None:
@@ -80,6 +81,7 @@ def test_each_run_appends_what_is_new(
     assert values_of(read, target) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 def test_complete_mode_appends_the_whole_result_each_time(
     copy: Callable[..., None], read: Callable[..., DataFrameReader], topics: Topics
 ) -> None:

@@ -505,6 +505,7 @@ def test_many_commits_go_together(
     assert 2 <= most <= 40
 
 
+@pytest.mark.slow
 def test_many_watches_are_set_again_by_the_next_connection(
     proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]], other: ZooKeeperStore
 ) -> None:

@@ -1,0 +1,18 @@
+"""Which targets `make test` tries: of those that commit in the same way one; the others are slow."""
+
+from pathlib import Path
+
+import pytest
+
+# DuckDB is an embedded database beside SQLite, S3 a place beside the folder.
+SECOND_KINDS = {"duckdb", "s3"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    for item in items:
+        if folder in item.path.parents and (call := getattr(item, "callspec", None)):
+            kinds = {value for value in call.params.values() if isinstance(value, str)}
+            if kinds & SECOND_KINDS:
+                item.add_marker("slow")
