@@ -34,6 +34,8 @@ TopicIds = Mapping[str, UUID]
 Epochs = Mapping[TopicPartition, int]
 NO_IDS: TopicIds = {}
 NO_EPOCHS: Epochs = {}
+Marks = Mapping[TopicPartition, int]
+NO_MARKS: Marks = {}
 _DELETED = b"deleted\0"
 
 
@@ -77,26 +79,35 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a load name goes on: the next offset of each partition, and the ids that their topics
-    had, as far as brokers said them; `epochs` are those of their leaders when they were planned."""
+    had, as far as brokers said them; `epochs` are those of their leaders when they were planned,
+    and `marks` tell which record was read last (marks.py)."""
 
     offsets: Offsets
     topic_ids: TopicIds
     epochs: Epochs = field(default_factory=dict)
+    marks: Marks = field(default_factory=dict)
 
     def moved(
-        self, ranges: Sequence[OffsetRange], topic_ids: TopicIds, epochs: Epochs = NO_EPOCHS
+        self,
+        ranges: Sequence[OffsetRange],
+        topic_ids: TopicIds,
+        epochs: Epochs = NO_EPOCHS,
+        marks: Marks = NO_MARKS,
     ) -> "Position":
         """This position, with each partition moved to the end of its last piece in `ranges`, and
-        with its epoch in `epochs`, or without one.
+        with its epoch in `epochs` and mark in `marks`, or without one.
 
         That may lie before the old offset: where a topic was recreated and the user chose to go
         on. A topic with another id than before keeps nothing of what was.
         """
         kept = self._kept(ranges, topic_ids)
         ends = {piece.topic_partition: piece.until_offset for piece in sorted(ranges)}
-        left = {each: epoch for each, epoch in kept.epochs.items() if each not in ends}
-        new = {each: epochs[each] for each in ends if each in epochs}
-        return Position({**kept.offsets, **ends}, kept.topic_ids, {**left, **new})
+        return Position(
+            {**kept.offsets, **ends},
+            kept.topic_ids,
+            _moved(kept.epochs, epochs, ends),
+            _moved(kept.marks, marks, ends),
+        )
 
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
         """The offsets that a load gives up: what its ranges leave out, from where it should go on.
@@ -130,6 +141,7 @@ class Position:
             {each: n for each, n in self.offsets.items() if each.topic not in gone},
             there,
             {each: epoch for each, epoch in self.epochs.items() if each.topic not in gone},
+            {each: mark for each, mark in self.marks.items() if each.topic not in gone},
         )
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
@@ -153,10 +165,19 @@ class Position:
             if _is_same(self.topic_ids.get(key.topic), ids.get(key.topic))
         }
         epochs = {each: epoch for each, epoch in self.epochs.items() if each in offsets}
-        return Position(offsets, ids, epochs)
+        marks = {each: mark for each, mark in self.marks.items() if each in offsets}
+        return Position(offsets, ids, epochs, marks)
 
 
 NOWHERE = Position({}, NO_IDS)
+
+
+def _moved(
+    kept: Mapping[TopicPartition, int], new: Mapping[TopicPartition, int], ends: Offsets
+) -> dict[TopicPartition, int]:
+    """What is known of partitions of which those of `ends` have moved."""
+    left = {each: one for each, one in kept.items() if each not in ends}
+    return {**left, **{each: new[each] for each in ends if each in new}}
 
 
 def deleted(topic_id: UUID) -> UUID:
@@ -197,7 +218,7 @@ class PendingCommit:
 
     `planned_from` is where the target said that the name goes on when the ranges were planned, and
     `topic_ids` are those of their topics, as far as brokers say them, as are the `epochs` of their
-    partitions' leaders.
+    partitions' leaders; `marks` are of the ranges' ends.
     """
 
     stage: Stage
@@ -207,6 +228,7 @@ class PendingCommit:
     files: Sequence[DataFile]
     topic_ids: TopicIds = field(default_factory=dict)
     epochs: Epochs = field(default_factory=dict)
+    marks: Marks = field(default_factory=dict)
 
     def check_unmoved(self, current: Position, target: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
@@ -251,7 +273,7 @@ class PendingCommit:
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""
         return Step(
-            current.moved(self.ranges, self.topic_ids, self.epochs),
+            current.moved(self.ranges, self.topic_ids, self.epochs, self.marks),
             current.gaps(self.ranges, self.topic_ids),
         )
 
@@ -268,6 +290,7 @@ class PendingCommit:
             topic_ids={self.name: step.position.topic_ids},
             gaps=tuple(step.gaps),
             epochs={self.name: step.position.epochs},
+            marks={self.name: step.position.marks},
         )
 
 
@@ -286,7 +309,8 @@ class Commit:
     `sequence` is the target's own number of it: a Parquet target counts its commits, the others say
     in their heads what theirs is. `load_id` names the staging directory that the files came from.
     `offsets` holds the next offset of every partition of this load's name, `topic_ids` the ids that
-    their topics had, `epochs` those of their leaders, as far as brokers said them; in a Parquet
+    their topics had, `epochs` those of their leaders, as far as brokers said them, `marks` which
+    records were read last; in a Parquet
     target, those of every other name too. `gaps` are the offsets that this load gave up, because
     they were gone. Of a Parquet target alone: `columns`, the Arrow type of every column that any of
     its files has, `partition_by`, what the last files were partitioned by, and `abandoned`, the
@@ -303,6 +327,7 @@ class Commit:
     topic_ids: Mapping[str, TopicIds] = field(default_factory=dict)
     gaps: tuple[OffsetRange, ...] = ()
     epochs: Mapping[str, Epochs] = field(default_factory=dict)
+    marks: Mapping[str, Marks] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
@@ -318,6 +343,7 @@ class Commit:
             self.offsets.get(name, {}),
             self.topic_ids.get(name, NO_IDS),
             self.epochs.get(name, NO_EPOCHS),
+            self.marks.get(name, NO_MARKS),
         )
 
 

@@ -28,6 +28,7 @@ from pyspark_kafkalog.warehouse.engines.local import LocalEngine
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from pyspark_kafkalog.warehouse.landing import Landing, Reading
 from pyspark_kafkalog.warehouse.load_group import tell_group
+from pyspark_kafkalog.warehouse.marks import marks_of
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.places import Place
 from pyspark_kafkalog.warehouse.plan import LoadPlan, Work, find_work, plan_load
@@ -313,6 +314,8 @@ def _land(
         reading = replace(reading, values=values)
     try:
         with watch(stage.path, pieces):
+            # Before records are read: if their log is replaced meanwhile, the next load finds out.
+            marks = marks_of(wanted.source, pieces, work.topic_ids)
             done = engine.run(Landing(reading, stage, layout, schema), pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
@@ -320,7 +323,7 @@ def _land(
         raise
     passed = without_gaps(pieces, done.gaps)
     name, planned_from, ids = wanted.name, work.position, work.topic_ids
-    pending = PendingCommit(stage, name, planned_from, passed, done.files, ids, work.epochs)
+    pending = PendingCommit(stage, name, planned_from, passed, done.files, ids, work.epochs, marks)
     return work.target.commit(pending), done.bad_records
 
 

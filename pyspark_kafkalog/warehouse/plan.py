@@ -46,6 +46,7 @@ from pyspark_kafkalog.warehouse.commit import (
     without_recreated,
 )
 from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_gone
+from pyspark_kafkalog.warehouse.marks import replaced
 from pyspark_kafkalog.warehouse.options import LoadOptions
 from pyspark_kafkalog.warehouse.portions import bytes_of, pieces_of, tasks_of, within_bytes
 from pyspark_kafkalog.warehouse.progress import describe_bytes
@@ -167,7 +168,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
             check_passed(cluster, source, partitions, meant, name)
         recreated = recreated_topics(known, topic_ids)
         back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
-        last = Position(meant, topic_ids, known.epochs)
+        last = Position(meant, topic_ids, known.epochs, known.marks)
         ranges, epochs = plan_ranges(cluster, source, partitions, last, name, recreated, back)
         if wanted.max_bytes is not None:
             ranges = within_bytes(cluster, ranges, wanted.max_bytes)
@@ -233,6 +234,8 @@ def plan_ranges(
     told = _named_offsets(options.starting, added)
     wanted = {each: last.get(each, chosen.get(each, bounds.earliest[each])) for each in partitions}
     cut = truncated(cluster, last, position.epochs, bounds, name, options.fail_on_data_loss)
+    known = {each: offset for each, offset in last.items() if each not in cut}
+    cut |= replaced(options, known, position.marks, bounds, position.topic_ids, name)
     wanted |= dict.fromkeys(added, 0) | told | cut
     new = [each for each in added if each not in told]
     _check_added(new, bounds, options.fail_on_data_loss, name)

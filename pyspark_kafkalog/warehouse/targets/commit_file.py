@@ -53,6 +53,7 @@ def next_commit(
         offsets={**(newest.offsets if newest else {}), **commit.offsets},
         topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
         epochs={**(newest.epochs if newest else {}), **commit.epochs},
+        marks={**(newest.marks if newest else {}), **commit.marks},
         columns={**(newest.columns if newest else {}), **(columns if files else {})},
         partition_by=tuple(newest.partition_by if newest and not files else partition_by),
         abandoned=tuple(abandoned),
@@ -62,7 +63,7 @@ def next_commit(
 def forgetting_commit(newest: Commit | None, name: str, load_id: str) -> Commit:
     """A commit without files, in which `name` goes on nowhere."""
     nothing = Commit(1, name, load_id, now_ms(), (), (), {name: {}})
-    forgotten = replace(nothing, topic_ids={name: {}}, epochs={name: {}})
+    forgotten = replace(nothing, topic_ids={name: {}}, epochs={name: {}}, marks={name: {}})
     return next_commit(newest, forgotten, {})
 
 
@@ -143,6 +144,7 @@ def encode(commit: Commit) -> bytes:
         "offsets": {name: to_json(offsets) for name, offsets in commit.offsets.items()},
         "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
         "epochs": {name: to_json(epochs) for name, epochs in commit.epochs.items()},
+        "marks": {name: to_json(marks) for name, marks in commit.marks.items()},
         "gaps": [asdict(piece) for piece in commit.gaps],
         "columns": dict(commit.columns),
         "partition_by": list(commit.partition_by),
@@ -176,6 +178,7 @@ def decode(content: bytes, sequence: int) -> Commit:
         topic_ids={name: ids_from_json(ids) for name, ids in fields.get("topic_ids", {}).items()},
         gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
         epochs={name: from_json(topics) for name, topics in fields.get("epochs", {}).items()},
+        marks={name: from_json(topics) for name, topics in fields.get("marks", {}).items()},
         columns=dict(fields["columns"]),
         partition_by=tuple(fields["partition_by"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),

@@ -12,7 +12,8 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
   version = the entry's own number: the greatest says the topic's id;
 - `txn` with the appId `kafkalog:NAME:TOPIC:epoch:PARTITION`, version = the leader epoch of that
-  partition when the commit was planned;
+  partition when the commit was planned, and `kafkalog:NAME:TOPIC:mark:PARTITION`, version = the
+  mark of the record that was read last (marks.py);
 - no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
   recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
   commitInfo), but for the count;
@@ -40,6 +41,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -103,6 +105,7 @@ LOAD_ID = "kafkalog.load-id"
 _APP = "kafkalog"
 _ID = "id:"
 _EPOCH = "epoch:"
+_MARK = "mark:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
@@ -138,7 +141,7 @@ class DeltaTarget:
             if not read_only:
                 restore_aside(self.path, self._named_files)
             found = self.position_in(table, name)
-            return Position(_without_dropped(found.offsets), found.topic_ids, found.epochs)
+            return replace(found, offsets=_without_dropped(found.offsets))
 
     def names(self) -> list[str]:
         with _explained(f"read the log of the Delta table {self.path}"):
@@ -278,12 +281,15 @@ class DeltaTarget:
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
         epochs = {}
+        marks = {}
         versions = self._versions(table, name)
         for (topic, rest), version in versions.items():
             if rest.isdecimal():
                 offsets[TopicPartition(topic, int(rest))] = version
             elif version != _DROPPED and rest.startswith(_EPOCH):
                 epochs[TopicPartition(topic, int(rest.removeprefix(_EPOCH)))] = version
+            elif version != _DROPPED and rest.startswith(_MARK):
+                marks[TopicPartition(topic, int(rest.removeprefix(_MARK)))] = version
             elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
@@ -297,7 +303,7 @@ class DeltaTarget:
             )
         self._refuse_restored(table, name, _without_dropped(offsets), seen_version)
         ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
-        return Position(offsets, ids, epochs)
+        return Position(offsets, ids, epochs, marks)
 
     def _refuse_restored(
         self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None
@@ -356,7 +362,7 @@ class DeltaTarget:
         for app_id, version in newest.items():
             key = app_id.removeprefix(f"{_app_id(name)}:")
             topic, _, rest = key.partition(":")
-            is_ours = key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH)))
+            is_ours = key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH, _MARK)))
             if is_ours and version is not None:
                 found[topic, rest] = version
         return found
@@ -395,7 +401,7 @@ class _FencedDelta:
         self._current = self._target.position_in(table, pending.name, self._seen_version)
         self._seen_version = table.version()
         current = self._current
-        position = Position(_without_dropped(current.offsets), current.topic_ids, current.epochs)
+        position = replace(current, offsets=_without_dropped(current.offsets))
         pending.check_unmoved(position, self._path)
         # Again, others may have altered the table since the load began.
         stage = pending.stage
@@ -426,12 +432,8 @@ class _FencedDelta:
             for topic, topic_id in sorted(position.topic_ids.items())
             if current.topic_ids.get(topic) != topic_id
         ]
-        epochs = dict.fromkeys(current.epochs, _DROPPED) | dict(position.epochs)
-        transactions += [
-            Transaction(f"{_app_id(name)}:{key.topic}:{_EPOCH}{key.partition}", epoch)
-            for key, epoch in sorted(epochs.items())
-            if current.epochs.get(key) != epoch
-        ]
+        transactions += _changed(name, _EPOCH, current.epochs, position.epochs)
+        transactions += _changed(name, _MARK, current.marks, position.marks)
         metadata = {
             LOAD_ID: stage.load_id,
             "kafkalog.name": name,
@@ -460,6 +462,18 @@ class _FencedDelta:
 def _app_id(name: str, key: TopicPartition | None = None) -> str:
     suffix = f":{key.topic}:{key.partition}" if key else ""
     return f"{_APP}:{quote(name, safe='')}{suffix}"
+
+
+def _changed(
+    name: str, kind: str, current: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
+) -> list[Transaction]:
+    """The txns of a `kind` by which what is kept of partitions becomes that of `now`."""
+    versions = dict.fromkeys(current, _DROPPED) | dict(now)
+    return [
+        Transaction(f"{_app_id(name)}:{key.topic}:{kind}{key.partition}", version)
+        for key, version in sorted(versions.items())
+        if current.get(key) != version
+    ]
 
 
 def _append(

@@ -4,7 +4,9 @@
     table property `kafkalog.NAME.offsets`      {"orders":{"0":5000}}: where load NAME goes on
     table property `kafkalog.NAME.topic-ids`    {"orders":"6e0f..."}: the ids of these topics
     table property `kafkalog.NAME.epochs`       {"orders":{"0":7}}: the leader epochs of these
-                                                partitions; all {} once NAME was forgotten
+                                                partitions
+    table property `kafkalog.NAME.marks`        {"orders":{"0":42}}: which record was read last of
+                                                each (marks.py); all {} once NAME was forgotten
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up
@@ -220,7 +222,7 @@ class IcebergTarget:
                 base = table.metadata_location
                 table.metadata.properties.update(_IN_MEMORY)
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
-                emptied[_epochs_property(name)] = "{}"
+                emptied[_epochs_property(name)] = emptied[_marks_property(name)] = "{}"
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
                     return True
@@ -419,6 +421,8 @@ class _FencedIceberg:
             properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
         if position.epochs or _epochs_property(name) in table.metadata.properties:
             properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
+        if position.marks or _marks_property(name) in table.metadata.properties:
+            properties[_marks_property(name)] = json.dumps(to_json(position.marks))
         scheme = "file://" if urlsplit(table.location()).scheme else ""
         paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(_IN_MEMORY)
@@ -634,6 +638,10 @@ def _epochs_property(name: str) -> str:
     return f"kafkalog.{name}.epochs"
 
 
+def _marks_property(name: str) -> str:
+    return f"kafkalog.{name}.marks"
+
+
 def _refuse_rolled_back(table: Table, name: str, offsets: Offsets) -> None:
     left = rolled_back(table, name, offsets)
     if left is None:
@@ -653,7 +661,10 @@ def _kept_position(table: Table, name: str) -> Position:
     offsets = json.loads(properties.get(_offsets_property(name), "{}"))
     topic_ids = json.loads(properties.get(_ids_property(name), "{}"))
     epochs = json.loads(properties.get(_epochs_property(name), "{}"))
-    return Position(from_json(offsets), ids_from_json(topic_ids), from_json(epochs))
+    marks = json.loads(properties.get(_marks_property(name), "{}"))
+    return Position(
+        from_json(offsets), ids_from_json(topic_ids), from_json(epochs), from_json(marks)
+    )
 
 
 def _data_directory(table: Table) -> str:

@@ -8,12 +8,14 @@
     kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
     kafkalog_epochs    the leader epochs of their partitions when they were planned: TABLE, load
                        name, topic, partition, leader epoch
+    kafkalog_marks     which record was read last (marks.py): TABLE, load name, topic, partition,
+                       mark
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
 
 They are in the schema of the table. A name has committed and has just what its newest commit left,
 or neither: what is without the other, or is as it was before, is lost, not new. Databases of an
-earlier layout have no count, digest or kafkalog_epochs; they get these where that may be, and go on
-without elsewhere.
+earlier layout have no count, digest, kafkalog_epochs or kafkalog_marks; they get these where that
+may be, and go on without elsewhere.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
 """
@@ -55,6 +57,7 @@ class _Tables(NamedTuple):
     offsets: sa.Table
     topics: sa.Table
     epochs: sa.Table
+    marks: sa.Table
     gaps: sa.Table
 
 
@@ -91,6 +94,12 @@ def _tables(schema: str) -> _Tables:
             key("partition", sa.Integer),
             sa.Column("leader_epoch", sa.Integer, nullable=False),
         ),
+        marks=table(
+            "marks",
+            key("topic"),
+            key("partition", sa.Integer),
+            sa.Column("mark", sa.BigInteger, nullable=False),
+        ),
         gaps=table(
             "gaps",
             key("commit_number", sa.BigInteger),
@@ -121,7 +130,7 @@ class Records:
         is_earlier = len(missing) < len(self._tables)
         for table in missing:
             statement = CreateTable(table, if_not_exists=True)
-            if is_earlier and table is self._tables.epochs:
+            if is_earlier and table in (self._tables.epochs, self._tables.marks):
                 self._alter(statement)
             else:
                 self._connection.execute(statement)
@@ -239,6 +248,10 @@ class Records:
                 TopicPartition(row.topic, row.partition): row.leader_epoch
                 for row in self._rows_of(tables.epochs, name)
             },
+            {
+                TopicPartition(row.topic, row.partition): row.mark
+                for row in self._rows_of(tables.marks, name)
+            },
         )
 
     def take_number(
@@ -266,6 +279,9 @@ class Records:
         if self._is_there(self._tables.epochs):
             rows = [_partition_rows("leader_epoch", each.epochs) for each in (current, position)]
             self._replace(self._tables.epochs, name, *rows)
+        if self._is_there(self._tables.marks):
+            rows = [_partition_rows("mark", each.marks) for each in (current, position)]
+            self._replace(self._tables.marks, name, *rows)
         rows = [_id_rows(each.topic_ids) for each in (current, position)]
         self._replace(self._tables.topics, name, *rows)
 

@@ -316,7 +316,7 @@ def test_topic_ids_are_kept_and_a_recreated_topic_begins_anew(table: Table) -> N
     assert table.open().position("hourly").topic_ids == {}
 
 
-def test_leader_epochs_are_kept_as_long_as_their_offsets(table: Table) -> None:
+def test_leader_epochs_and_marks_are_kept_as_long_as_their_offsets(table: Table) -> None:
     def commit(
         until: int, epochs: dict[Any, Any], topic_id: UUID = WAS, partition: int = 0
     ) -> Mapping[TopicPartition, int]:
@@ -324,8 +324,11 @@ def test_leader_epochs_are_kept_as_long_as_their_offsets(table: Table) -> None:
         stage, last = target.stage(row_schema()), target.position("nightly")
         ranges = [OffsetRange("orders", partition, until, until)]
         ids = {"orders": topic_id}
-        target.commit(PendingCommit(stage, "nightly", last, ranges, [], ids, epochs))
-        return table.open().position("nightly").epochs
+        marks = {each: 2**62 - epoch for each, epoch in epochs.items()}
+        target.commit(PendingCommit(stage, "nightly", last, ranges, [], ids, epochs, marks))
+        found = table.open().position("nightly")
+        assert found.marks == {each: 2**62 - epoch for each, epoch in found.epochs.items()}
+        return found.epochs
 
     load(table.open(), "hourly", 2)
     assert commit(5, {ORDERS_0: 3, ORDERS_1: 9}) == {ORDERS_0: 3}

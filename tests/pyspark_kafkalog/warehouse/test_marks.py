@@ -1,0 +1,43 @@
+"""Logs that have other records than a load has read, where no leader epoch tells."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.source.partitions import log_bounds
+from tests.pyspark_kafkalog.warehouse.test_truncation import Log, log, some
+
+__all__ = ["log"]
+
+
+@pytest.fixture(autouse=True)
+def no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of brokers that tell none, or begin the same one again."""
+
+    def without(*asked: Any) -> Any:
+        return replace(log_bounds(*asked), epochs={})
+
+    monkeypatch.setattr("pyspark_kafkalog.warehouse.plan.log_bounds", without)
+
+
+def test_another_record_in_the_place_of_the_last_one_is_found_out(log: Log) -> None:
+    log.write(some("old", 10))
+    assert log.load().records == 10
+    log.restart(keeps=0.5)
+    log.write(some("new", 6))
+    for how in ({}, {"dry_run": True}, {"chunk_bytes": 1}):
+        with pytest.raises(DataLossError, match=r"orders-0 has another record at offset 9 .* 10"):
+            log.load(**how)
+    assert log.load(fails=False).records == 1
+    log.write(some("last", 1))
+    assert log.load().records == 1
+
+
+def test_a_log_that_is_as_it_was_raises_no_alarm(log: Log) -> None:
+    for number in range(3):
+        log.write(some(f"{number}:", 5))
+        log.restart()
+        assert log.load(chunk_bytes=1).records == 5
+        assert log.load().records == 0
