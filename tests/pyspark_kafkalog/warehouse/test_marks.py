@@ -41,3 +41,11 @@ def test_a_log_that_is_as_it_was_raises_no_alarm(log: Log) -> None:
         log.restart()
         assert log.load(chunk_bytes=1).records == 5
         assert log.load().records == 0
+
+
+def test_a_record_that_was_deleted_raises_no_alarm(log: Log) -> None:
+    log.write(some("old", 10))
+    assert log.load().records == 10
+    log.delete_before(10)
+    log.write(some("new", 6))
+    assert log.load().records == 6

@@ -49,6 +49,10 @@ class Log:
             for _, batch in [*encoder.encode(rows), *encoder.finish()]:
                 producer.send(ORDERS_0, batch)
 
+    def delete_before(self, offset: int) -> None:
+        with Cluster(self._config()) as cluster:
+            assert not admin.delete_records(cluster, {ORDERS_0: offset}, lambda *begins: None)
+
     def restart(self, keeps: float = 1) -> None:
         """`keeps` says how much of its only segment is left."""
         port = int(self._broker.bootstrap_servers.rpartition(":")[2])
