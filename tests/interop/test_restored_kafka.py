@@ -19,7 +19,7 @@ from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from tests.support.kafka_server import KafkaServer, require_kafka
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("chunk_bytes", [None, 100])
