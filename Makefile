@@ -49,7 +49,7 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql ## every promise tried, in 12 minutes on 2 cores
+test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql ## every promise tried, in 10 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled

@@ -1,4 +1,4 @@
-"""Which targets `make test` tries: of those that commit in the same way one; the others are slow."""
+"""Which targets `make test` tries: of those that commit alike, one; the others are slow."""
 
 from pathlib import Path
 
