@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import pyarrow.fs
 
-from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.source.offsets import LEFT_EMPTY, Offsets, from_json, to_json
 from pyspark_kafkalog.source.options import warn_once
 
 LONGEST_READ_S = 20.0
@@ -191,7 +191,10 @@ def _are_of_topics(offsets: object) -> bool:
     return (
         isinstance(offsets, Mapping)
         and bool(offsets)
-        and all(isinstance(partitions, Mapping) and partitions for partitions in offsets.values())
+        and all(
+            isinstance(partitions, Mapping) and (partitions or topic == LEFT_EMPTY)
+            for topic, partitions in offsets.items()
+        )
         and all(
             partition.isdecimal() and type(offset) is int
             for partitions in offsets.values()

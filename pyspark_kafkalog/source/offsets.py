@@ -24,6 +24,9 @@ OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 TIMES_EXAMPLE = '{"topicA":{"0":1700000000000,"1":1700000000000}}'
 ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
 RELATIVE_EXAMPLE = "-10 minutes or -1000 offsets"
+LEFT_EMPTY = "__kafkalog-left-empty"
+"""What the end of a query's first batch names, as a topic without partitions, where that batch only
+records where the query starts. Spark's own connector reads over it, as `from_json` does."""
 _RELATIVE = re.compile(r"-\s*([0-9]{1,15})\s*([a-z]*)")
 _UNITS_MS = MappingProxyType(
     {

@@ -36,10 +36,13 @@ from pyspark_kafkalog.source.group_progress import GroupProgress
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
+    LEFT_EMPTY,
+    Limit,
     LogBounds,
     OffsetLimit,
     Offsets,
     RelativeLimit,
+    TimeLimit,
     check_named,
     describe,
     from_json,
@@ -86,8 +89,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: Cluster | None = None
         self._initial: Offsets | None = None
         self._starts_at_latest = False
-        self._starts_with_log: set[TopicPartition] = set()
-        """The partitions that start where retention has got to, and nobody told where."""
+        self._starts_by_log: set[TopicPartition] = set()
+        """The partitions that start where their log says, of which retention has taken some."""
         self._has_planned = False
         self._incomplete: InvalidOptionError | None = None
         self._topic_ids: dict[str, UUID] = {}
@@ -113,19 +116,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._incomplete = error
                 partitions = [each for each in partitions if self._options.starting.names(each)]
             starting = locate(self._connected(), self._options.starting, partitions)
-            # A time that has records means the same when it is looked up again.
             is_relative = isinstance(self._options.starting, RelativeLimit)
             self._starts_at_latest = is_relative or starting.mentions(LATEST)
             bounds = log_bounds(self._connected(), partitions)
             starts = resolve("startingOffsets", starting, partitions, bounds)
             bounds = beyond_open_transactions(self._connected(), starts, bounds)
             self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
-            told = self._options.starting
-            self._starts_with_log = {
+            self._starts_by_log = {
                 each
-                for each, start in self._initial.items()
-                if 0 < start == bounds.earliest[each]
-                and not (isinstance(told, OffsetLimit) and each in told.named_offsets())
+                for each in partitions
+                if bounds.earliest[each] > 0 and _is_found(self._options.starting, each)
             }
         return to_json(self._initial)
 
@@ -152,19 +152,20 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
 
-        The first batch of a query that starts at `latest`, or where retention has got to, in any
-        partition, is left empty: that writes the initial offset into the checkpoint. A query killed
-        in its first batch asks again where it starts, and a later "latest" would skip what arrived
-        in between, a later "earliest" what retention took. Trigger.Once has no second batch, and
-        begins with what is there.
+        The first batch of a query that starts at `latest`, or somewhere in a log that does not
+        begin at 0, in any partition, is left empty: that writes the initial offset into the
+        checkpoint. A query killed in its first batch asks again where it starts, and a later
+        "latest" would skip what arrived in between, a later "earliest", or record of a time, what
+        retention took. Trigger.Once has no second batch, and begins with what is there.
         """
-        known = from_json(start)
+        begins = known = from_json(start)
         if self._incomplete is not None and known == self._initial:
             raise self._incomplete
         is_first, self._has_planned = not self._has_planned, True
         is_once = isinstance(limit, ReadAllAvailable)
-        if is_first and known == self._initial and self._start_may_move(is_once):
-            return start
+        is_new = is_first and known == self._initial and LEFT_EMPTY not in start
+        if is_new and self._start_may_move(is_once):
+            return {**start, LEFT_EMPTY: {}}
         latest = self._available_now
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
@@ -175,7 +176,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._recreated:
             known = self._without_recreated(known)
         self._latest = latest
-        if self._group_progress is not None and not (is_first and known == self._initial):
+        if self._group_progress is not None and not is_new:
             # Spark asks on when the batch that ends at `start` is complete: also after the last one
             # of AvailableNow, of which commit() is never told.
             self._group_progress.completed(self._connected(), known)
@@ -187,10 +188,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._report_went_back(
                     topic_partition, known[topic_partition], latest[topic_partition]
                 )
-        if is_once or not self._options.trigger_limits:
-            return to_json(latest)
-        limited = self._within_limits(known, latest)
-        return start if limited is None else to_json(limited)
+        end: Offsets | None = latest
+        if self._options.trigger_limits and not is_once:
+            end = self._within_limits(known, latest)
+        # Spark compares offsets as text, and `start` may say LEFT_EMPTY.
+        return start if end is None or end == begins else to_json(end)
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         """Where the topics ended when the last micro-batch was planned: `latestOffset` of progress
@@ -200,11 +202,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
-        starts = from_json(start)
+        starts, ends = from_json(start), from_json(end)
         anew, self._read_anew = self._read_anew, set()
-        known = {each: offset for each, offset in starts.items() if each not in anew}
-        ranges = self._ranges(known, from_json(end))
-        tasks = plan_tasks(ranges, self._options.splitting)
+        starts = {each: offset for each, offset in starts.items() if each not in anew}
+        if self._initial is not None and not self._has_planned:
+            # Asked for a batch before planning one, with an initial offset: a query was stopped in
+            # its first batch and replays it. Its end is in the checkpoint; its start was asked for
+            # again.
+            self._incomplete = None
+            starts = self._starts_of_first(starts, ends, LEFT_EMPTY in end)
+        else:
+            self._check_gone(starts.keys() - ends.keys())
+        tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
         return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -309,13 +318,6 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limit_untils_by_bytes(max_bytes, starts, latest, self._sizes.of(backlog))
 
     def _ranges(self, starts: Offsets, ends: Offsets) -> list[OffsetRange]:
-        # Asked for a batch before planning one, with an initial offset: a query was stopped in its
-        # first batch and replays it. Its end is in the checkpoint; its start was asked for again.
-        if self._initial is not None and not self._has_planned:
-            self._incomplete = None
-            starts = self._starts_of_first(starts, ends)
-        else:
-            self._check_gone(starts.keys() - ends.keys())
         wanted = [each for each, until in ends.items() if starts.get(each) != until]
         earliest = self._earliest_offsets(wanted)
         resolved = {each: self._start_of(each, starts, ends[each], earliest) for each in earliest}
@@ -327,18 +329,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether the first batch is to record where the query starts, and no more."""
         if self._starts_at_latest:
             self._delay.begin()
-        return self._starts_at_latest or (bool(self._starts_with_log) and not is_once)
+        return self._starts_at_latest or (bool(self._starts_by_log) and not is_once)
 
-    def _starts_of_first(self, starts: Offsets, ends: Offsets) -> Offsets:
+    def _starts_of_first(self, starts: Offsets, ends: Offsets, was_left_empty: bool) -> Offsets:
         """Where the first batch began, which ends at `ends`, and which would start at `starts`."""
-        was_left_empty = all(start >= ends.get(each, start) for each, start in starts.items())
         # Where a "latest" was is not known any more. What it means now lies beyond the batch's end,
         # and the batch was left empty, or so nearly if Spark's own connector planned it.
         starts = {each: min(start, ends.get(each, start)) for each, start in starts.items()}
-        if was_left_empty or self._starts_at_latest:
-            return starts
         # With a log that did not begin at 0 then, it would have been left empty.
-        return starts | dict.fromkeys(self._starts_with_log, 0)
+        return starts if was_left_empty else starts | dict.fromkeys(self._starts_by_log, 0)
 
     def _start_of(
         self, topic_partition: TopicPartition, starts: Offsets, until: int, earliest: Offsets
@@ -384,6 +383,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"{end_offset}.",
             self._options.fail_on_data_loss,
         )
+
+
+def _is_found(limit: Limit, topic_partition: TopicPartition) -> bool:
+    """Whether a partition begins by what its log holds when it is asked: an earliest offset, or the
+    first record of a time; of latest ones, and those counted back, see `_starts_at_latest`."""
+    if isinstance(limit, OffsetLimit):
+        return limit.of([topic_partition])[topic_partition] == EARLIEST
+    return isinstance(limit, TimeLimit)
 
 
 def _lost(known: Offsets, latest: Offsets) -> set[TopicPartition]:

@@ -4,6 +4,7 @@ A query is compared by the end offsets of each batch that had rows, and by the r
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,27 @@ def test_a_stream_moves_with_its_checkpoint(
     places = [(row.topic, row.partition, row.offset) for row in query.landed()]
     counts = {(topic, 0): 40, (topic, 1): 18, (other, 0): 5}
     assert places == sorted((*where, n) for where, count in counts.items() for n in range(count))
+
+
+@pytest.mark.parametrize("stops", ["after its first batch", "in its first batch"])
+def test_a_stream_that_only_noted_where_it_starts_moves_to_sparks_connector(
+    both: Both, topics: KafkaTopics, tmp_path: Path, stops: str
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, 10)
+    topics.delete_records(topic, 4)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    query = Query(both, OURS, tmp_path)
+    query.run(**options)
+    keeps = ["0"] if stops == "after its first batch" else []
+    for directory, kept in (("commits", keeps), ("offsets", ["0"])):
+        for path in (query.checkpoint / directory).iterdir():
+            if path.name.removeprefix(".").removesuffix(".crc") not in kept:
+                path.unlink()
+    shutil.rmtree(query.target)
+    assert json.loads(query.planned(0))[topic] == {"0": 4}
+    query.source = ORACLE
+    assert query.run(**options) == [({topic: {"0": 10}}, 6)]
 
 
 def test_the_offsets_of_a_checkpoint_are_sparks(queries: list[Any], topics: KafkaTopics) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyspark_kafkalog.source.offsets import LEFT_EMPTY
 from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
@@ -106,16 +107,16 @@ def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(
     query = landing.start(subscribe=topic)
     query.processAllAvailable()
     query.stop()
-    assert landing.planned(0) == {topic: {"0": 5}}
+    assert landing.planned(0) == {topic: {"0": 5}, LEFT_EMPTY: {}}
     landing.forget_all_batches_but_the_plan_of_the_first()
     topics.fill(topic, 3)
     assert landing.run(subscribe=topic) == 3
     assert landing.offsets() == [(0, 5), (0, 6), (0, 7)]
 
 
-@pytest.mark.parametrize("begins", [0, 4])
+@pytest.mark.parametrize(("begins", "gone_up_to"), [(0, 7), (0, 10), (4, 7)])
 def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_loss(
-    landing: Landing, topics: Topics, begins: int
+    landing: Landing, topics: Topics, begins: int, gone_up_to: int
 ) -> None:
     topic = topics.create()
     topics.fill(topic, 10)
@@ -124,8 +125,9 @@ def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_l
     assert landing.run(**options) == 10 - begins
     landing.forget_all_batches_but_the_plan_of_the_first()
     shutil.rmtree(landing.target)
-    topics.trim(topic, 7)
-    with pytest.raises(Exception, match=f"begins at offset 7, and offsets from {begins} were"):
+    topics.trim(topic, gone_up_to)
+    lost = f"begins at offset {gone_up_to}, and offsets from {begins} were"
+    with pytest.raises(Exception, match=lost):
         landing.run(**options)
 
 

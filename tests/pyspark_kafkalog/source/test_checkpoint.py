@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_kafkalog.source import checkpoint
 from pyspark_kafkalog.source.checkpoint import batch_plan, planned_from, query_id_at
+from pyspark_kafkalog.source.offsets import LEFT_EMPTY, from_json
 from pyspark_kafkalog.source.options import warn_once
 
 FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
@@ -67,6 +68,15 @@ def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(
     assert once
     assert once == plan(1, SECOND, source)
     assert once != plan(1, SECOND, source, time_ms=2000)
+
+
+def test_a_first_batch_that_was_left_empty_tells_where_topics_began(
+    plan: Callable[..., str], tmp_path: Path
+) -> None:
+    plan(0, {**FIRST, LEFT_EMPTY: {}})
+    once = plan(1, SECOND)
+    assert batch_plan(str(tmp_path), 1).starts == (from_json(FIRST),)
+    assert once == plan(1, SECOND, time_ms=2000)
 
 
 def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:

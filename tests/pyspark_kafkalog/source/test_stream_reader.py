@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from kafka.errors import UnknownMemberIdError
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -25,7 +25,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source import group_progress, stream_reader
-from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.source.offsets import LEFT_EMPTY, Offsets, to_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
@@ -51,6 +51,11 @@ def reader(**options: str | None) -> KafkalogStreamReader:
     return KafkalogStreamReader(stream_options(chosen), ["value"])
 
 
+def left_empty(start: Mapping[str, Any]) -> dict[str, Any]:
+    """The end of a first batch that only records where the query starts."""
+    return {**start, LEFT_EMPTY: {}}
+
+
 def ranges(partitions: list[InputPartition]) -> list[Any]:
     return [piece for partition in partitions for piece in partition.value.ranges]
 
@@ -67,15 +72,16 @@ def test_a_query_that_starts_at_the_latest_offsets_first_records_them(cluster: F
     stream = reader()
     initial = stream.initialOffset()
     cluster.logs["orders"] = [(5, 12), (0, 20)]
-    assert stream.latestOffset(initial, ALL) == initial
-    assert stream.partitions(initial, initial) == []
-    end = stream.latestOffset(initial, ALL)
+    recorded = stream.latestOffset(initial, ALL)
+    assert recorded == left_empty(initial)
+    assert stream.partitions(initial, recorded) == []
+    end = stream.latestOffset(recorded, ALL)
     assert end == {"orders": {"0": 12, "1": 20}}
     assert ranges(stream.partitions(initial, end)) == [OffsetRange("orders", 0, 10, 12)]
 
 
 def test_the_first_batch_replayed_after_a_restart_loses_nothing(cluster: FakeCluster) -> None:
-    recorded = reader().initialOffset()
+    recorded = left_empty(reader().initialOffset())
     cluster.logs["orders"] = [(5, 15), (0, 25)]
     restarted = reader()
     assert restarted.partitions(restarted.initialOffset(), recorded) == []
@@ -118,7 +124,7 @@ def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
     first = reader(**start)
     initial = first.initialOffset()
     recorded = first.latestOffset(initial, first.getDefaultReadLimit())
-    assert (recorded == initial) == (begins != (0, 0))
+    assert recorded == ({"orders": {"0": 10, "1": 20}} if begins == (0, 0) else left_empty(initial))
     cluster.logs["orders"] = [(gone_up_to, 15), (0, 25)]
     restarted = reader(**start)
 
@@ -128,6 +134,60 @@ def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
 
     with pytest.raises(DataLossError, match=f"orders-0 begins at offset {gone_up_to}, and off"):
         replay_and_go_on()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"startingOffsets": "earliest"},
+        {"startingTimestamp": "3000"},
+        {"startingTimestamp": "3000", "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+)
+@pytest.mark.parametrize("ends", [10, 15])
+def test_a_log_that_was_emptied_below_a_first_batch_is_not_where_the_query_began(
+    cluster: FakeCluster, start: dict[str, str], ends: int
+) -> None:
+    cluster.logs["orders"] = [(0, 10)]
+    first = reader(**start)
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    cluster.logs["orders"] = [(10, ends)]
+    restarted = reader(**start)
+    with pytest.raises((DataLossError, InvalidOptionError), match=r"begins at offset 10|no record"):
+        restarted.partitions(restarted.initialOffset(), end)
+
+
+@pytest.mark.parametrize("ends", [10, 15])
+def test_a_query_that_began_at_the_end_of_an_emptied_log_goes_on_there(
+    cluster: FakeCluster, ends: int
+) -> None:
+    cluster.logs["orders"] = [(10, 10)]
+    first = reader(startingOffsets="earliest")
+    initial = first.initialOffset()
+    recorded = first.latestOffset(initial, first.getDefaultReadLimit())
+    cluster.logs["orders"] = [(10, ends)]
+    restarted = reader(startingOffsets="earliest")
+    assert restarted.partitions(restarted.initialOffset(), recorded) == []
+    end = restarted.latestOffset(recorded, restarted.getDefaultReadLimit())
+    assert end == (recorded if ends == 10 else {"orders": {"0": 15}})
+
+
+def test_a_first_batch_from_a_time_does_not_begin_later_when_it_is_replayed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.logs["orders"] = [(2, 10)]
+    first = reader(startingTimestamp="3000")
+    initial = first.initialOffset()
+    recorded = first.latestOffset(initial, first.getDefaultReadLimit())
+    # Retention took record 3; those behind it are older than it was, but for the 8th.
+    cluster.logs["orders"] = [(4, 10)]
+    later = {TopicPartition("orders", 0): OffsetAndTimestamp(8, 8000, -1)}
+    monkeypatch.setattr(cluster, "_offsets_at_time", lambda *asked: later)
+    restarted = reader(startingTimestamp="3000")
+    restarted.partitions(restarted.initialOffset(), recorded)
+    end = restarted.latestOffset(recorded, ALL)
+    with pytest.raises(DataLossError, match="begins at offset 4, and offsets from 3 were asked"):
+        restarted.partitions(recorded, end)
 
 
 def test_a_query_that_runs_once_reads_a_log_whose_beginning_is_gone_at_once(
@@ -349,7 +409,7 @@ def test_available_now_from_the_latest_offsets_loses_nothing_while_records_arriv
     stream.prepareForTriggerAvailableNow()
     cluster.logs["orders"] = [(5, 15), (0, 25)]
     initial = stream.initialOffset()
-    assert stream.latestOffset(initial, ALL) == initial
+    assert stream.latestOffset(initial, ALL) == left_empty(initial)
     cluster.logs["orders"] = [(5, 17), (0, 25)]
     end = stream.latestOffset(initial, ALL)
     assert ranges(stream.partitions(initial, end)) == [OffsetRange("orders", 0, 15, 17)]
@@ -444,8 +504,9 @@ def test_a_micro_batch_waits_for_enough_offsets_or_until_its_time_has_come(
 ) -> None:
     stream = reader(minOffsetsPerTrigger="3", maxTriggerDelay="1h")
     limit = stream.getDefaultReadLimit()
-    start = stream.initialOffset()
-    assert stream.latestOffset(start, limit) == start
+    initial = stream.initialOffset()
+    start = stream.latestOffset(initial, limit)
+    assert start == left_empty(initial)
     cluster.logs["orders"] = [(5, 12), (0, 20)]
     assert stream.latestOffset(start, limit) == start
     cluster.logs["orders"] = [(5, 12), (0, 21)]
@@ -461,8 +522,9 @@ def test_the_first_batch_of_a_query_does_not_wait(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="1000")
     limit = stream.getDefaultReadLimit()
     initial = stream.initialOffset()
-    assert stream.latestOffset(initial, limit) == initial
-    end = stream.latestOffset(initial, limit)
+    recorded = stream.latestOffset(initial, limit)
+    assert recorded == left_empty(initial)
+    end = stream.latestOffset(recorded, limit)
     assert end == {"orders": {"0": 10, "1": 20}}
     cluster.logs["orders"] = [(5, 12), (0, 20)]
     assert stream.latestOffset(end, limit) == end
@@ -486,11 +548,12 @@ def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(
     stream = reader(**late)
     initial = stream.initialOffset()
     assert initial == {"orders": {"0": 10, "1": 15}}
-    assert stream.latestOffset(initial, ALL) == initial
+    recorded = stream.latestOffset(initial, ALL)
+    assert recorded == left_empty(initial)
     cluster.logs["orders"] = [(5, 30), (0, 30)]
     restarted = reader(**late)
-    assert restarted.partitions(restarted.initialOffset(), initial) == []
-    assert restarted.latestOffset(initial, ALL) == {"orders": {"0": 30, "1": 30}}
+    assert restarted.partitions(restarted.initialOffset(), recorded) == []
+    assert restarted.latestOffset(recorded, ALL) == {"orders": {"0": 30, "1": 30}}
 
 
 def test_small_partitions_share_a_task_if_asked_to(cluster: FakeCluster) -> None:
@@ -624,7 +687,7 @@ def test_a_stream_that_starts_counted_back_first_records_where(cluster: FakeClus
     initial = stream.initialOffset()
     assert initial == {"orders": {"0": 7, "1": 17}}
     cluster.logs["orders"] = [(5, 12), (0, 22)]
-    assert stream.latestOffset(initial, ALL) == initial
+    assert stream.latestOffset(initial, ALL) == left_empty(initial)
     restarted = reader(startingOffsets="-3")
     assert restarted.partitions(restarted.initialOffset(), initial) == []
     end = restarted.latestOffset(initial, ALL)
@@ -635,6 +698,7 @@ def test_a_stream_that_starts_counted_back_first_records_where(cluster: FakeClus
 
 
 def test_a_stream_that_starts_at_a_time_with_records_begins_at_once(cluster: FakeCluster) -> None:
+    cluster.logs["orders"] = [(0, 10), (0, 20)]
     stream = reader(startingTimestamp="7000", startingOffsetsByTimestampStrategy="latest")
     initial = stream.initialOffset()
     latest = stream.latestOffset(initial, ALL)
