@@ -221,6 +221,15 @@ class Cluster:
         denied_until = deadline.part(min(_STALE_METADATA_MS, deadline.remaining_ms / 2))
         return self.retrying(lambda d: self._leader(topic_partition, d, denied_until), deadline)
 
+    def replica(self, broker_id: int, deadline: Deadline) -> Connection:
+        """A connection to the broker to which a leader sent its readers; one attempt."""
+        if broker_id not in self._metadata.brokers:
+            self.distrust()
+            raise KafkaConnectionError(
+                f"readers are sent to broker {broker_id}, which is not known"
+            )
+        return self._node(broker_id, deadline)
+
     def controller(self, deadline: Deadline | None = None) -> Connection:
         """A connection to the broker that creates and deletes topics."""
 

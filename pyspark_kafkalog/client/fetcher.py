@@ -8,9 +8,10 @@ is handed out is a view of the one buffer that the answer was received into. Mem
 the caller holds and the one being received, each of FETCH_BYTES where answers come in time, of what
 `max.partition.fetch.bytes` says where it is set, or one larger batch; and what the kernel buffers.
 
-Follows the leader when it moves; waits out errors that pass, for at most `poll_timeout_ms` without
-progress. What came damaged, by its CRC or by offsets that cannot be, is asked for again on another
-connection; what to ask for, and what to believe, is decided in `fetch_state`.
+Follows the leader when it moves, and where it sends its readers to a replica (KIP-392). Waits out
+errors that pass, for at most `poll_timeout_ms` without progress. What came damaged, by its CRC or
+by offsets that cannot be, is asked for again on another connection; what to ask for, and what to
+believe, is decided in `fetch_state`.
 
 Versions 4 to 13 of Fetch, without fetch sessions; from 13 on the topic is asked for by its id, so
 that one which was created again under its name is not mistaken for it (KIP-516). Looks at batch
@@ -128,6 +129,8 @@ class Fetcher:
         self._connection: Connection | None = None
         self._sent: tuple[Connection, int, int] | None = None
         self._is_ahead = False
+        self._replica: int | None = None
+        """The broker that the leader sent this reader to."""
         self._trouble = ""
         self._too_short: tuple[int, int] | None = None
         self._topic_id = topic_id
@@ -162,7 +165,7 @@ class Fetcher:
         """One answer; None where there was nothing in it, or an error that passes."""
         try:
             if self._sent is None:
-                self._send(self._leader())
+                self._send(self._broker())
             connection, found = self._receive()
             error_type = read_error(found.error_code)
             if error_type is NoError:
@@ -184,11 +187,14 @@ class Fetcher:
             self._wait_after(_words(error))
         return None
 
-    def _leader(self) -> Connection:
+    def _broker(self) -> Connection:
+        """The leader, or the replica that it sent this reader to."""
         deadline = self._patience.part(self._config.request_timeout_ms)
         connection = self._cluster.leader(self._topic_partition, deadline)
         self._check_topic_id()
-        return connection
+        if self._replica is None:
+            return connection
+        return self._cluster.replica(self._replica, deadline)
 
     def _check_topic_id(self) -> None:
         """Raises TopicRecreatedError if the topic is another one than at first."""
@@ -275,7 +281,14 @@ class Fetcher:
         records = memoryview(b"") if found.records is None else found.records
         assert isinstance(records, memoryview)
         if not records:
-            self._accept_nothing(found)
+            # The next answer is the leader's, which may know a better replica by now.
+            was_replica, self._replica = self._replica, None
+            if found.preferred_read_replica < 0:
+                self._accept_nothing(found)
+            elif was_replica is None:
+                self._replica = found.preferred_read_replica
+            else:
+                self._wait_after(f"broker {was_replica} sends its readers on to another one")
             return None
         start_offset = self.position
         whole = self._state.look(records)
@@ -378,6 +391,7 @@ class Fetcher:
         self._pause_ms = min(2 * self._pause_ms, self._config.retry_backoff_max_ms)
 
     def _abandon(self) -> None:
+        self._replica = None
         if self._sent is not None:
             connection, sent, _ = self._sent
             self._sent = None

@@ -22,7 +22,6 @@ from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 from pyspark_kafkalog.protocol import fetch
-from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 _MIN_VERSION = 4
 _LEAST_BYTES = 1
@@ -74,7 +73,7 @@ class News:
         for connection, partitions in by_leader.items():
             if connection in self._polls:
                 continue
-            version = connection.version(fetch.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION)
+            version = connection.version(fetch.API_KEY, fetch.LAST_FROM_LEADERS, _MIN_VERSION)
             request = fetch.FetchRequest(
                 version,
                 self._config.fetch_max_wait_ms,

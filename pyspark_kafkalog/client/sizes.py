@@ -20,7 +20,6 @@ from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetch_state import whole_batches
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.protocol import fetch
-from pyspark_kafkalog.protocol.topic_runs import MAX_VERSION_WITH_NAMES
 
 SAMPLE_BYTES = 1 << 20
 _LEAST_BYTES = 64 << 10
@@ -54,7 +53,7 @@ def _sample(
     positions: Mapping[TopicPartition, int],
     deadline: Deadline,
 ) -> dict[TopicPartition, float]:
-    version = connection.version(fetch.API_KEY, MAX_VERSION_WITH_NAMES, _MIN_VERSION)
+    version = connection.version(fetch.API_KEY, fetch.LAST_FROM_LEADERS, _MIN_VERSION)
     most_bytes = max(_LEAST_BYTES, SAMPLE_BYTES // len(partitions))
     asks = [
         fetch.FetchPartition(each.topic, each.partition, positions[each], most_bytes)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 API_KEY = 1
 MAX_VERSION = 18
-# The last version in which topics have names.
+LAST_FROM_LEADERS = 10
+"""The last version in which no leader sends its readers to a replica (KIP-392)."""
 
 NO_MAX_BYTES = 0x7FFFFFFF
 CONSUMER_REPLICA_ID = -1

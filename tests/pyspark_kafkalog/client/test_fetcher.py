@@ -614,6 +614,57 @@ def test_a_topic_that_disappears_is_data_loss() -> None:
             list(Fetcher(cluster, T0, 0, 10).records())
 
 
+def sends_to(node: int) -> Callable[[Request], bytes]:
+    """Answers as a leader does that has its readers read from a replica (KIP-392)."""
+    return lambda request: answer(request, preferred_read_replica=node)
+
+
+def test_a_leader_that_sends_its_readers_to_a_replica_is_obeyed() -> None:
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+        one.handlers[FETCH] = sends_to(2)
+        two.handlers[FETCH] = log_of(stored(0, 10), stored(10, 10), stored(20, 10))
+        assert spans(fetched(one, 0, 30)) == [(0, 10), (10, 20), (20, 30)]
+        assert len(one.asked(FETCH)) == 1
+
+
+def test_where_a_replica_fails_the_leader_is_asked_again() -> None:
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+        log = log_of(stored(0, 10), stored(10, 10))
+        failures: list[Any] = [CUT, 6, 0, None]
+
+        def lead(request: Request) -> bytes:
+            return (sends_to(2) if failures else log)(request)
+
+        def fail(request: Request) -> Any:
+            failure = failures.pop(0)
+            if failure is None:
+                return sends_to(1)(request)
+            return CUT if failure is CUT else answer(request, error_code=failure, high_watermark=0)
+
+        one.handlers[FETCH], two.handlers[FETCH] = lead, fail
+        assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
+        assert not failures
+
+
+def test_a_replica_that_nobody_knows_ends_no_range() -> None:
+    with (
+        ScriptedBroker({FETCH: sends_to(9)}) as broker,
+        Cluster(broker.config()) as cluster,
+        pytest.raises(FetchTimeoutError, match="broker 9, which is not known"),
+    ):
+        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=200).records())
+
+
+def test_a_replica_that_has_nothing_leaves_a_gap_as_a_leader_does() -> None:
+    with ScriptedBroker() as one, ScriptedBroker(node_id=2) as two:
+        one.brokers = two.brokers = {1: one, 2: two}
+        one.handlers[FETCH] = sends_to(2)
+        two.handlers[FETCH] = log_of(stored(0, 10))
+        assert spans(fetched(one, 0, 30)) == [(0, 10)]
+
+
 def test_a_gap_that_compaction_left_at_the_end_of_the_range_ends_it() -> None:
     with (
         ScriptedBroker({FETCH: log_of(stored(0, 10), stored(50, 10))}) as broker,
