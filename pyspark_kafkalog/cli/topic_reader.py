@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.decode import RecordDecoder
-from pyspark_kafkalog.client.cluster import EARLIEST, LATEST, Cluster
+from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import POLL_TIMEOUT_MS, Fetcher
@@ -69,29 +69,29 @@ class TopicReader:
             topic_partition: at.offset
             for topic_partition, at in cluster.list_offsets(topic_partitions, LATEST).items()
         }
-        first = begin.offsets(cluster, topic_partitions)
-        committed = {each: at for each, at in committed.items() if each in ends}
-        self._check_committed({each: at for each, at in committed.items() if at > ends[each]})
-        # Offsets beyond the end are as well the end: there is nothing to be read before it grows.
-        self._positions = {
-            topic_partition: min(
-                committed.get(topic_partition, first[topic_partition]), ends[topic_partition]
-            )
-            for topic_partition in topic_partitions
-        }
+        places = begin.offsets(cluster, topic_partitions)
+        places |= {each: at for each, at in committed.items() if each in ends}
+        self._positions = places | self._bounded(
+            {each: at for each, at in places.items() if at > ends[each]}, committed
+        )
         self._until = None if until is None else until.offsets(cluster, topic_partitions)
 
-    def _check_committed(self, committed: Mapping[TopicPartition, int]) -> None:
-        """What a transaction has not committed yet may have been read, by another isolation level;
-        what is no more in the log, or never was, has another record's offset once it grows."""
-        found = self._cluster.list_offsets(committed, LATEST, Isolation.READ_UNCOMMITTED)
-        for topic_partition, at in found.items():
-            if committed[topic_partition] > at.offset:
+    def _bounded(
+        self, beyond: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Places that are beyond what is to be read. What a transaction has not committed yet may
+        have been read, by another isolation level: there they stay. Beyond all that there is they
+        are as well the end; where a group has read what is no more in the log, or never was, that
+        has another record's offset once the log grows."""
+        ends = self._cluster.list_offsets(beyond, LATEST, Isolation.READ_UNCOMMITTED)
+        for topic_partition, at in ends.items():
+            if committed.get(topic_partition, 0) > at.offset:
                 raise DataLossError(
                     f"The group is at offset {committed[topic_partition]} of partition "
                     f"{topic_partition.partition} of topic {topic_partition.topic}, which ends at "
                     f"offset {at.offset}: its last records are gone, or it was created again."
                 )
+        return {each: min(at, ends[each].offset) for each, at in beyond.items()}
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
@@ -150,7 +150,10 @@ class TopicReader:
 
     def _ends(self) -> dict[TopicPartition, int]:
         found = self._cluster.list_offsets(self._positions, LATEST)
-        for topic_partition, at in found.items():
+        short = [each for each, at in found.items() if at.offset < self._positions[each]]
+        # Of a transaction that is open more was read than is to be read now.
+        whole = self._cluster.list_offsets(short, LATEST, Isolation.READ_UNCOMMITTED)
+        for topic_partition, at in whole.items():
             if at.offset < self._positions[topic_partition]:
                 self._explain_loss(topic_partition, at.offset)
         return {topic_partition: at.offset for topic_partition, at in found.items()}
@@ -198,9 +201,8 @@ class TopicReader:
             self._topic_ids.setdefault(
                 topic_partition.topic, self._cluster.topic_id(topic_partition.topic)
             )
-        # From their beginning, wherever this began: what is in them came after that.
-        starts = self._cluster.list_offsets(added, EARLIEST)
-        self._positions |= {topic_partition: at.offset for topic_partition, at in starts.items()}
+        # Their first record, wherever this began: it came after that, and may be gone by now.
+        self._positions |= dict.fromkeys(added, 0)
         self._known_until = Deadline(self._cluster.config.metadata_max_age_ms)
 
 

@@ -50,7 +50,7 @@ class News:
             self.give_up()
             found = None
         if found is None:
-            time.sleep(self._config.retry_backoff_ms / 1000)
+            self._pause()
         return found
 
     def give_up(self) -> None:
@@ -88,6 +88,7 @@ class News:
 
     def _answers(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         found: dict[TopicPartition, int] = {}
+        is_beyond = False
         _wait_for_any(self._polls, self._config.fetch_max_wait_ms / 1000)
         for connection, (sent, version) in list(self._polls.items()):
             if not (connection.closed or connection.has_answer_to(sent)):
@@ -102,9 +103,17 @@ class News:
             for each in answer.partitions:
                 topic_partition = TopicPartition(each.topic, each.partition)
                 end = self._end(each)
-                if end > positions.get(topic_partition, end):
+                position = positions.get(topic_partition, end)
+                is_beyond |= end < position
+                if end > position:
                     found[topic_partition] = end
+        if is_beyond and not found:
+            # In a transaction that is open: a broker may have nothing to wait for, and answer so.
+            self._pause()
         return found
+
+    def _pause(self) -> None:
+        time.sleep(self._config.retry_backoff_ms / 1000)
 
     def _end(self, found: fetch.FetchedPartition) -> int:
         if self._config.isolation_level and found.last_stable_offset >= 0:

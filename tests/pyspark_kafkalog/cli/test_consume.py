@@ -196,6 +196,40 @@ def test_a_group_has_read_what_is_there_without_a_record(
     assert kafkalog("lag", f"{group}-2").lines[-1] == "total lag=0"
 
 
+def test_a_group_that_is_in_an_open_transaction_stays_there(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
+    """Who read uncommitted records has read them."""
+    topic = new_topic(2)
+    kafkalog("produce", topic, "-p", "0", stdin=b"0\n1\n2\n3\n4\n")
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(5, 10):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(EVENT_S) == 0
+    read = ["consume", topic, "--group", f"of-{topic}", "--from-beginning"]
+    uncommitted = [*read, "--exit-at-end", "-X", "isolation.level=read_uncommitted"]
+    read += ["-X", "isolation.level=read_committed"]
+    assert kafkalog(*uncommitted).lines == [str(number) for number in range(10)]
+    assert kafkalog(*read, "--exit-at-end").lines == []
+    assert kafkalog("lag", f"of-{topic}").lines[-1] == "total lag=0"
+    at_7 = ["consume", topic, "--offset", "7", *read[-2:]]
+    with running(servers, *read) as group, running(servers, *at_7) as other:
+        kafkalog("produce", topic, "-p", "1", stdin=b"\n".join(b"%d" % n for n in range(20, 28)))
+        assert _lines(group, 8) == [str(number) for number in range(20, 28)]
+        assert _lines(other, 1) == ["27"]
+        producer.commit_transaction()
+        kafkalog("produce", topic, "-p", "0", stdin=b"new")
+        assert _lines(group, 1) == ["new"]
+        assert _lines(other, 4) == ["7", "8", "9", "new"]
+
+
+def _lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
 def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(
     kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
 ) -> None:
@@ -261,6 +295,23 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
         kafkalog("produce", topic, "-p", "1", stdin=b"added")
         assert process.stdout.readline() == "added\n"
         assert process.wait(EVENT_S) == 0
+
+
+def test_what_is_gone_of_a_topic_that_is_added_is_told(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    kafkalog("produce", topic, stdin=b"last")
+    tail = ["consume", "--pattern", f"^{topic}", "-X", "metadata.max.age.ms=3000"]
+    with running(servers, *tail, "--offset", "-1") as process:
+        assert _lines(process, 1) == ["last"]
+        more = f"{topic}-more"
+        kafkalog("produce", more, stdin=b"0\n1\n2\n")
+        kafkalog("topics", "trim", more, "--before", "2")
+        assert process.wait(EVENT_S) == 1
+        assert process.stderr is not None
+        gone = f"Offsets 0 up to 3 of partition 0 of topic {more} are gone"
+        assert gone in process.stderr.read()
 
 
 @pytest.mark.crash

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client import admin
@@ -61,19 +62,31 @@ def test_what_is_the_matter_with_a_partition_others_find_out(
         assert any(news.wait({TopicPartition(topic, 0): 0}) is None for _ in range(50))
 
 
-def test_a_broker_that_refuses_at_once_is_not_asked_at_once_again() -> None:
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(fetch.FetchedPartition("t", 0, 56, -1), None, id="a refusal"),
+        pytest.param(
+            fetch.FetchedPartition("t", 0, 0, high_watermark=10, last_stable_offset=5),
+            {},
+            id="an open transaction before it",
+        ),
+    ],
+)
+def test_a_broker_that_answers_at_once_is_not_asked_at_once_again(
+    answer: fetch.FetchedPartition, expected: dict[TopicPartition, int] | None
+) -> None:
     """Whoever asks for the ends themselves may hear of no trouble, and wait for news again."""
 
-    def refuse(request: Request) -> bytes:
-        refused = fetch.FetchResponse([fetch.FetchedPartition("t", 0, 56, high_watermark=-1)])
-        parts = fetch.encode_fetch_response(refused, request.version)
+    def say(request: Request) -> bytes:
+        parts = fetch.encode_fetch_response(fetch.FetchResponse([answer]), request.version)
         return b"".join(map(bytes, parts))
 
     with (
-        ScriptedBroker({FETCH: refuse}) as broker,
-        Cluster(broker.config(retry_backoff_ms="200")) as cluster,
+        ScriptedBroker({FETCH: say}) as broker,
+        Cluster(broker.config(retry_backoff_ms="200", isolation_level="read_committed")) as cluster,
     ):
         news = News(cluster)
         began = time.monotonic()
-        assert [news.wait({TopicPartition("t", 0): 0}) for _ in range(4)] == [None] * 4
+        assert [news.wait({TopicPartition("t", 0): 7}) for _ in range(4)] == [expected] * 4
         assert time.monotonic() - began > 0.5
