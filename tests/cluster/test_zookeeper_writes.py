@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,17 +397,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]
     """By each event, in a cluster of ours and in one of Apache Kafka's."""
     require_kafka_with_zookeeper()
 
-    def run(kafka: set[int]) -> Written:
+    def run(directory: Path, kafka: set[int]) -> Written:
         found: Written = {}
-        directory = tmp_path_factory.mktemp("cluster")
         with WatchedCluster(directory, 1, properties=PROPERTIES, kafka=kafka) as cluster:
             for event in EVENTS:
                 event(cluster)
                 found[event] = cluster.written()
         return found
 
+    directories = [tmp_path_factory.mktemp("cluster") for _ in range(2)]  # no thread's to make
     with ThreadPoolExecutor(2) as threads:
-        ours, kafkas = threads.map(run, [set(), {1, 2, 3}])
+        ours, kafkas = threads.map(run, directories, [set(), {1, 2, 3}])
     return ours, kafkas
 
 
