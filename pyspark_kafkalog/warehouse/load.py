@@ -315,7 +315,7 @@ def _land(
     try:
         with watch(stage.path, pieces):
             # Before records are read: if their log is replaced meanwhile, the next load finds out.
-            marks = marks_of(wanted.source, pieces, work.topic_ids)
+            marks = marks_of(wanted.source.client, pieces, work.topic_ids)
             done = engine.run(Landing(reading, stage, layout, schema), pieces)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.

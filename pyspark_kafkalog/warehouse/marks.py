@@ -13,8 +13,8 @@ A record that is gone, by compaction, retention or DeleteRecords, tells nothing.
 has kept all that the digest is of: compaction writes batches anew, and records as they were. Of
 aborted transactions, too, so that they serve as well as any.
 
-Runs on the driver. A request for each partition that has something new when a load is planned, and
-one when it is landed.
+Runs on the driver. A request for each partition that has something new when a load or a write of
+format("kafkalog_load") is planned, and one when it is landed.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from dataclasses import replace
 import pyarrow as pa
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.client.config import Isolation
+from pyspark_kafkalog.client.config import ClientConfig, Isolation
+from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.source.offsets import LogBounds, Offsets, describe, report_data_loss
-from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.reader import read_range
-from pyspark_kafkalog.warehouse.commit import Marks, TopicIds
+from pyspark_kafkalog.warehouse.commit import Position, TopicIds
 
 _COLUMNS = ("key", "value", "offset", "timestamp")
 _LOOKS_BACK = 16
@@ -42,18 +42,18 @@ _CHECKSUM_BITS, _DISTANCE_BITS, _DIGEST_BITS = 16, 4, 42
 
 
 def marks_of(
-    options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: TopicIds
+    client: ClientConfig, ranges: Sequence[OffsetRange], topic_ids: TopicIds
 ) -> dict[TopicPartition, int]:
     """The marks of partitions that are going to have been read to the end of their last piece in
     `ranges`; none of those that have no record shortly before that."""
     last = {piece.topic_partition: piece for piece in sorted(ranges) if piece.offset_count}
     found = {}
     if last:
-        with _cluster(options) as cluster:
+        with _cluster(client) as cluster:
             for key, piece in last.items():
                 start = max(piece.start_offset, piece.until_offset - _LOOKS_BACK)
                 near = replace(piece, start_offset=start)
-                digests = _digests(cluster, options, near, topic_ids)
+                digests = _digests(cluster, near, topic_ids)
                 if digests:
                     offset = max(digests)
                     found[key] = _mark(piece.until_offset, offset, digests[offset])
@@ -61,19 +61,15 @@ def marks_of(
 
 
 def replaced(
-    options: SourceOptions,
-    last: Offsets,
-    marks: Marks,
-    bounds: LogBounds,
-    topic_ids: TopicIds,
-    name: str,
+    client: ClientConfig, at: Position, bounds: LogBounds, name: str, fail_on_data_loss: bool
 ) -> Offsets:
-    """Of the partitions in `bounds` that have something new after `last`, where load `name` goes
-    on, those that have another record where `marks` say which one it read: each with that place,
-    as nobody can tell where others begin.
+    """Of the partitions in `bounds` that have something new after those of load `name`, which goes
+    on `at` a position, those that have another record where its marks say which one was read: each
+    with that place, as nobody can tell where others begin.
 
-    Raises DataLossError for them, unless the options' `fail_on_data_loss` is false.
+    Raises DataLossError for them, unless `fail_on_data_loss` is false.
     """
+    last, marks = at.offsets, at.marks
     asked = {
         each: offset
         for each in sorted(bounds.latest.keys() & last.keys() & marks.keys())
@@ -83,53 +79,60 @@ def replaced(
     }
     if not asked:
         return {}
-    with _cluster(options) as cluster:
+    with _cluster(client) as cluster:
         other = {
             each: last[each]
             for each, offset in asked.items()
-            if _is_other(
-                _digests(cluster, options, _at(each, offset), topic_ids), offset, marks[each]
-            )
+            if _is_other(_digests(cluster, _at(each, offset), at.topic_ids), offset, marks[each])
         }
     if other:
         first = min(other)
         others = other.keys() - {first}
         report_data_loss(
             f"Partition {describe([first])} has another record at offset {asked[first]} than load "
-            f"{name!r} read there: its broker was restored from an earlier state, and others may "
-            "be at the offsets of records that it lost. The load cannot tell which; it goes on at "
-            f"offset {last[first]}."
+            f"{name!r} read there: its broker was restored from an earlier state (or the topic was "
+            "created again), and others may be at the offsets of records that it lost. The load "
+            f"cannot tell which; it goes on at offset {last[first]}."
             + (f" The same holds for {describe(others)}." if others else ""),
-            options.fail_on_data_loss,
+            fail_on_data_loss,
         )
     return other
 
 
-def _cluster(options: SourceOptions) -> Cluster:
+def _cluster(client: ClientConfig) -> Cluster:
     # What follows a record in the log is not asked for; one of an aborted transaction will do.
-    client = replace(
-        options.client,
-        max_partition_fetch_bytes=_FETCH_BYTES,
-        isolation_level=Isolation.READ_UNCOMMITTED,
+    return Cluster(
+        replace(
+            client,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            isolation_level=Isolation.READ_UNCOMMITTED,
+        )
     )
-    return Cluster(client)
 
 
 def _at(key: TopicPartition, offset: int) -> OffsetRange:
     return OffsetRange.of(key, offset, offset + 1)
 
 
-def _digests(
-    cluster: Cluster, options: SourceOptions, piece: OffsetRange, topic_ids: TopicIds
-) -> dict[int, int]:
+def _digests(cluster: Cluster, piece: OffsetRange, topic_ids: TopicIds) -> dict[int, int]:
     """By their offsets, those of a range's records that are there; none where some were taken, or
     the topic is not there any more: whoever reads it finds that out."""
-    options = replace(options, permissive=True, fail_on_data_loss=True)
-    topic_id = topic_ids.get(piece.topic)
+    decoder = RecordDecoder(piece.topic, piece.partition, _COLUMNS, permissive=True)
+    fetcher = Fetcher(
+        cluster,
+        piece.topic_partition,
+        piece.start_offset,
+        piece.until_offset,
+        cluster.config.request_timeout_ms,
+        topic_ids.get(piece.topic),
+    )
+    batches: list[pa.RecordBatch] = []
     try:
-        batches = list(read_range(cluster, options, _COLUMNS, piece, topic_id))
+        for fetched in fetcher.records():
+            batches += decoder.decode(fetched.records, fetched.start_offset, piece.until_offset, [])
     except DataLossError:
         return {}
+    batches += decoder.finish()
     return {offset: digest for batch in batches for offset, digest in _digests_in(batch)}
 
 

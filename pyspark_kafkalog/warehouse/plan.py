@@ -46,7 +46,6 @@ from pyspark_kafkalog.warehouse.commit import (
     without_recreated,
 )
 from pyspark_kafkalog.warehouse.deleted_topics import partitions_now, places_of_gone
-from pyspark_kafkalog.warehouse.marks import replaced
 from pyspark_kafkalog.warehouse.options import LoadOptions
 from pyspark_kafkalog.warehouse.portions import bytes_of, pieces_of, tasks_of, within_bytes
 from pyspark_kafkalog.warehouse.progress import describe_bytes
@@ -233,9 +232,7 @@ def plan_ranges(
     added = [each for each in partitions if each.topic in loaded and each not in last]
     told = _named_offsets(options.starting, added)
     wanted = {each: last.get(each, chosen.get(each, bounds.earliest[each])) for each in partitions}
-    cut = truncated(cluster, last, position.epochs, bounds, name, options.fail_on_data_loss)
-    known = {each: offset for each, offset in last.items() if each not in cut}
-    cut |= replaced(options, known, position.marks, bounds, position.topic_ids, name)
+    cut = truncated(cluster, position, bounds, name, options.fail_on_data_loss)
     wanted |= dict.fromkeys(added, 0) | told | cut
     new = [each for each in added if each not in told]
     _check_added(new, bounds, options.fail_on_data_loss, name)

@@ -3,34 +3,35 @@
 Neither a topic's id nor the ends of its log tell that: an election of a replica that was not in
 sync, or a power loss, takes the last records, and the next ones get their offsets. So a commit
 keeps the leader epoch of each partition when it was planned, and the next load asks a leader of
-another one where that epoch ended (client/epoch_ends.py).
+another one where that epoch ended (client/epoch_ends.py). A cluster that was restored may begin an
+epoch again; then the marks of what was read last tell (marks.py).
 
 Runs on the driver, with a Cluster handed in.
 """
+
+from dataclasses import replace
 
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.epoch_ends import epoch_ends
 from pyspark_kafkalog.source.offsets import LogBounds, Offsets, describe, report_data_loss
-from pyspark_kafkalog.warehouse.commit import Epochs
+from pyspark_kafkalog.warehouse.commit import Position
+from pyspark_kafkalog.warehouse.marks import replaced
 
 
 def truncated(
-    cluster: Cluster,
-    last: Offsets,
-    epochs: Epochs,
-    bounds: LogBounds,
-    name: str,
-    fail_on_data_loss: bool,
+    cluster: Cluster, at: Position, bounds: LogBounds, name: str, fail_on_data_loss: bool
 ) -> Offsets:
-    """Of the partitions in `bounds` those whose logs were cut off before `last`, where load `name`
-    goes on: each with the offset at which other records begin. `epochs` are those of its commits.
-    Epochs only grow: of a leader that is in an earlier one, a restored broker, nobody can tell
-    where that is, and it stays where it is.
+    """Of the partitions in `bounds` those whose logs were cut off before the place where load
+    `name` goes on, `at` a position: each with the offset at which other records begin. Its topics'
+    ids are those of now. Epochs only grow: of a leader that is in an earlier one, a restored
+    broker, or that has another record than was read, nobody can tell where that is, and the
+    partition stays where it is.
 
     Raises DataLossError for them, unless `fail_on_data_loss` is false.
     """
+    last, epochs = at.offsets, at.epochs
     later = {
         each: epochs[each]
         for each in bounds.latest.keys() & last.keys() & epochs.keys()
@@ -58,7 +59,10 @@ def truncated(
             f"goes on at offset {last[first]}.{_others(back, first)}",
             fail_on_data_loss,
         )
-    return {**back, **cut}
+    found = {**back, **cut}
+    others = {each: offset for each, offset in last.items() if each not in found}
+    left = replace(at, offsets=others)
+    return {**found, **replaced(cluster.config, left, bounds, name, fail_on_data_loss)}
 
 
 def _others(cut: Offsets, first: TopicPartition) -> str:

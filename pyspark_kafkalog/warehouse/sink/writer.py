@@ -81,6 +81,7 @@ from pyspark_kafkalog.warehouse.commit import (
     TopicIds,
     without_recreated,
 )
+from pyspark_kafkalog.warehouse.marks import marks_of
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange, parse_schema_change
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.row_types import storable
@@ -289,7 +290,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             goes_on = without_recreated(position, ids, name, fails, _BEGIN_ANEW)
             bounds = log_bounds(cluster, _partitions(topics, known))
             try:
-                goes_on |= truncated(cluster, goes_on, position.epochs, bounds, name, fails)
+                at = Position(goes_on, ids, position.epochs, position.marks)
+                goes_on |= truncated(cluster, at, bounds, name, fails)
             except DataLossError as error:
                 raise DataLossError(f"{error} To have all of it, {_BEGIN_ANEW}.") from error
         if not self._knows_topics_later:
@@ -335,7 +337,9 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             moved = {piece.topic for piece in ranges}
             ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
             self._check_back(plan, moved - ids.keys())
-        except (InvalidRowError, InvalidOptionError, DataLossError):
+            client = self._options.client
+            marks = {} if client is None else marks_of(client, ranges, ids)
+        except BaseException:
             target.discard(stage)
             raise
         left_out = sum(report.left_out_count for report in reports)
@@ -350,7 +354,9 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             target.discard(stage)
             return None
         name, planned_from = self._options.name, plan.planned_from
-        return target.commit(PendingCommit(stage, name, planned_from, ranges, files, ids, epochs))
+        return target.commit(
+            PendingCommit(stage, name, planned_from, ranges, files, ids, epochs, marks)
+        )
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there

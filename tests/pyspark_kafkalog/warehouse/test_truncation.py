@@ -26,7 +26,7 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import DataLossError, LogTruncatedError
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
-from tests.property.task_session import StreamQuery, TaskFunction, TaskSession
+from tests.property.task_session import StreamQuery, TaskFunction, TaskSession, write_rows
 
 ORDERS_0 = TopicPartition("orders", 0)
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -82,13 +82,20 @@ class Log:
         return pyspark_kafkalog.load(session, "nightly", f"parquet:{self._table}", given, **how)
 
     def stream(self, checkpoint: str = "checkpoint", **sink: str) -> None:
+        """What is there, by a query with this checkpoint."""
+        StreamQuery(self._table.with_name(checkpoint), *self._written(sink)).run()
+
+    def append(self, **sink: str) -> None:
+        """All that is there, as a DataFrame."""
+        write_rows(*self._written(sink))
+
+    def _written(self, sink: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         given = {
             "kafka.bootstrap.servers": self._broker.bootstrap_servers,
             "startingOffsets": "earliest",
         }
         into = {"target": f"parquet:{self._table}", "name": "nightly", **given, **sink}
-        source = {**given, "subscribe": "orders"}
-        StreamQuery(self._table.with_name(checkpoint), source, into).run()
+        return {**given, "subscribe": "orders"}, into
 
     def loaded(self) -> Counter[bytes]:
         return Counter(pq.read_table(self._table).column("value").to_pylist())

@@ -267,7 +267,9 @@ def test_offsets_that_cannot_be_checked_are_refused_unless_that_is_allowed(
 class Brokers:
     """They know a topic `orders` by an id, and one that says none. Logs begin at `earliest`."""
 
-    def __init__(self, config: object) -> None:
+    config = None
+
+    def __init__(self) -> None:
         self.ids: dict[str, UUID | None] = {"orders": UUID(int=1), "old": None}
         self.earliest = 0
         self.asked: list[TopicPartition] = []
@@ -291,11 +293,18 @@ class Brokers:
         return self.ids[topic]
 
 
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    """Of them no records are asked for."""
+    known = Brokers()
+    monkeypatch.setattr(sink_module, "Cluster", lambda config: known)
+    monkeypatch.setattr(sink_module, "marks_of", lambda *asked: {})
+    return known
+
+
 def test_a_recreated_topic_is_refused_where_brokers_are_named(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, brokers: Brokers
 ) -> None:
-    brokers = Brokers(None)
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1), (1, 0)]], **asks)
     assert table.open().position("nightly").topic_ids == {"orders": UUID(int=1)}
@@ -312,11 +321,9 @@ def test_a_recreated_topic_is_refused_where_brokers_are_named(
 
 
 def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, brokers: Brokers
 ) -> None:
     """Its rows are of the old topic, also where both end at one offset."""
-    brokers = Brokers(None)
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1)]], **asks)
     message = planned(table, **asks).write(iter([rows((0, 2))]))
@@ -330,11 +337,9 @@ def test_a_query_that_was_overtaken_in_a_topic_created_again_is_refused(
 
 
 def test_what_retention_took_before_a_query_began_again_is_refused(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, brokers: Brokers
 ) -> None:
     """Without its checkpoint, and told to begin at the beginning."""
-    brokers = Brokers(None)
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     asks: dict[str, Any] = {
         "kafka.bootstrap.servers": "localhost:9092",
         "startingOffsets": "earliest",
@@ -350,11 +355,9 @@ def test_what_retention_took_before_a_query_began_again_is_refused(
 
 
 def test_a_topic_that_retention_has_trimmed_is_taken_by_a_new_name(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, brokers: Brokers
 ) -> None:
-    brokers = Brokers(None)
     brokers.earliest = 5
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     asks = {"kafka.bootstrap.servers": "localhost:9092"}
     with pytest.raises(DataLossError, match=r"goes on at offset 5 of orders-0, which is new to it"):
         write(table, [(0, 6)], **asks)
@@ -377,10 +380,8 @@ def test_a_log_of_which_nobody_knows_where_it_begins_hides_no_loss(table: Table)
 
 
 def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
-    parquet: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    parquet: Table, brokers: Brokers, tmp_path: Path
 ) -> None:
-    brokers = Brokers(None)
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text('v1\n{}\n{"orders":{"0":7}}')
@@ -398,10 +399,8 @@ def test_a_topic_that_gave_no_row_keeps_the_id_that_it_had_when_it_was_read(
 
 
 def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, brokers: Brokers
 ) -> None:
-    brokers = Brokers(None)
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     asks: dict[str, Any] = {"kafka.bootstrap.servers": "localhost:9092"}
     run(table, [[(0, 0), (0, 1)]], **asks)
     target = table.open()
@@ -428,12 +427,10 @@ def test_a_topic_that_a_load_goes_on_without_comes_back_with_its_id_alone(
 
 
 def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(
-    parquet: Table, monkeypatch: pytest.MonkeyPatch
+    parquet: Table, brokers: Brokers
 ) -> None:
     """Any other may be without a leader, and would be waited for in each of them."""
-    brokers = Brokers(None)
     brokers.earliest = 3
-    monkeypatch.setattr(sink_module, "Cluster", lambda config: brokers)
     for batch in range(3):
         run(parquet, [[(0, 3 + batch)]], batch, **{"kafka.bootstrap.servers": "localhost:9092"})
     assert {each.topic for each in brokers.asked} == {"orders"}
@@ -441,9 +438,8 @@ def test_a_micro_batch_asks_where_logs_begin_of_its_own_topics_alone(
 
 
 def test_only_the_first_task_carries_what_brokers_said(
-    parquet: Table, monkeypatch: pytest.MonkeyPatch
+    parquet: Table, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "Cluster", Brokers)
     writer = planned(parquet, **{"kafka.bootstrap.servers": "localhost:9092"})
     first = writer.write(iter([rows((0, 0))]))
     context = SimpleNamespace(partitionId=lambda: 1)
@@ -478,10 +474,7 @@ def test_a_new_name_begins_where_it_is_said_that_the_read_does(table: Table) -> 
         assert table.offsets(name) == {0: 7}
 
 
-def test_what_asks_brokers_does_not_travel_to_the_tasks(
-    parquet: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sink_module, "Cluster", Brokers)
+def test_what_asks_brokers_does_not_travel_to_the_tasks(parquet: Table, brokers: Brokers) -> None:
     secret = {"kafka.sasl.jaas.config": 'x required username="u" password="sesame";'}
     asks: dict[str, Any] = {
         "kafka.bootstrap.servers": "localhost:9092",
