@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -421,9 +420,10 @@ def test_logs_that_lost_their_topic_are_kept_until_somebody_says_otherwise(tmp_p
         with RawClient(child.host, child.port) as client:
             create_topic(client, "not-kept", retention_ms="1")
             assert client.produce("not-kept", 0, old).error_code == 0
-            deadline = time.monotonic() + EVENT_S
-            while first_of(client, "not-kept")[0] != OffsetOutOfRangeError.errno:
-                assert time.monotonic() < deadline
+            wait_until(
+                lambda: first_of(client, "not-kept")[0] == OffsetOutOfRangeError.errno,
+                "the end of the old record",
+            )
             assert first_of(client, "kept") == (0, [(0, b"old")])
 
 

@@ -10,11 +10,12 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.patience import attempts
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute()
@@ -93,11 +94,10 @@ class KafkaServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        until = time.monotonic() + START_TIMEOUT_S
-        while b"Kafka Server started" not in log.read_bytes():
+        for _ in attempts(lambda: log.read_text()[-4000:], START_TIMEOUT_S, pause_s=0.05):
+            if b"Kafka Server started" in log.read_bytes():
+                break
             assert self._process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until, log.read_text()[-4000:]
-            time.sleep(0.05)
 
     @property
     def pid(self) -> int:

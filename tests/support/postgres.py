@@ -14,9 +14,10 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
+
+from tests.support.patience import wait_until
 
 PASSWORD = "pass:word/@%"
 
@@ -54,10 +55,11 @@ class Postgres:
         self._server = subprocess.Popen(
             ["sh", "-c", script], stdin=subprocess.PIPE, cwd=self.directory, user=self._account
         )
-        deadline = time.monotonic() + 60
-        while self._try(programs / "pg_isready", "-h", self.directory).returncode:
-            assert time.monotonic() < deadline, Path(self.directory, "log").read_text()
-            time.sleep(0.05)
+        wait_until(
+            lambda: not self._try(programs / "pg_isready", "-h", self.directory).returncode,
+            lambda: Path(self.directory, "log").read_text(),
+            pause_s=0.05,
+        )
 
     @property
     def url(self) -> str:

@@ -41,6 +41,7 @@ from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedProduce
 from broker.replica.purgatory import Purgatory, Timer
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.patience import turns
 from tests.support.replicas import lead, replicas_alone, stop
 from tests.support.requests import request_of
 
@@ -264,8 +265,7 @@ def replicated_broker(
 
 async def settle() -> None:
     """Whatever can go on now has."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
 
 
 async def _no_topic(*_: object) -> None:

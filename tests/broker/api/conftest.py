@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -13,6 +12,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import RawClient, broker_under_test
+from tests.support.patience import wait_until
 
 Eventually = Callable[[Callable[..., object], object], None]
 
@@ -117,10 +117,8 @@ def eventually() -> Eventually:
     half hears of it some moments later."""
 
     def check(ask: Callable[..., object], expected: object) -> None:
-        until = time.monotonic() + (20 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 0)
-        while (found := ask()) != expected and time.monotonic() < until:
-            time.sleep(0.01)
-        assert found == expected
+        timeout_s = 20 if "KAFKALOG_TEST_BOOTSTRAP" in os.environ else 0
+        wait_until(lambda: ask() == expected, lambda: f"{ask()} is not {expected}", timeout_s)
 
     return check
 

@@ -1,6 +1,5 @@
 """Members of the consumer protocol (KIP-848), by single requests: what clients do inside."""
 
-import time
 import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from pyspark_kafkalog.protocol.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from tests.support.broker_child import RawClient
+from tests.support.patience import wait_for
 
 LEAVE, LEAVE_FOR_A_WHILE = -1, -2
 Assignment = dict[uuid.UUID, list[int]]
@@ -90,13 +90,11 @@ def partitions_of(owned: Mapping[uuid.UUID, Collection[int]]) -> list[Any]:
 
 def settle(*members: ConsumerMember, timeout_s: float = 20) -> None:
     """Heartbeats of all, until the group is stable."""
-    deadline = time.monotonic() + timeout_s
-    while True:
+
+    def beat() -> Any:
         for member in members:
             answer = member.beat()
             assert answer.error_code == 0, answer
-        group = members[0].describe()
-        if group.group_state == "Stable":
-            return
-        assert time.monotonic() < deadline, group
-        time.sleep(0.02)
+        return members[0].describe()
+
+    wait_for(beat, lambda group: group.group_state == "Stable", timeout_s)

@@ -1,6 +1,5 @@
 """A group's requests, one by one and in any version: what clients do inside, done by hand."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from tests.support.broker_child import RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_for
 
 MEMBER_ID_REQUIRED = 79
 COORDINATOR_NOT_AVAILABLE = 15
@@ -53,15 +52,14 @@ class GroupClient:
 
     def find_coordinator(self) -> None:
         """Until it is there; Apache Kafka makes the topic in the background."""
-        deadline = time.monotonic() + EVENT_S
-        while True:
+
+        def find() -> Any:
             request = FindCoordinatorRequest(key_type=0, key=self.group_id)
             found = self.client.call(request, FindCoordinatorResponse, 1)
-            if not found.error_code and not self.list_error():
-                return
             assert found.error_code in (COORDINATOR_NOT_AVAILABLE, 0), found
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
+            return found
+
+        wait_for(find, lambda found: not found.error_code and not self.list_error(), pause_s=0.05)
 
     def list_error(self) -> int:
         request = ListGroupsRequest(states_filter=[], types_filter=[])

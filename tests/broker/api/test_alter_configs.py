@@ -1,7 +1,6 @@
 """AlterConfigs and IncrementalAlterConfigs: checked, applied at once, described, and kept."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.broker.api.conftest import Eventually
 from tests.support.broker_child import BrokerChild, RawClient
-from tests.support.patience import wait_until
+from tests.support.patience import stays, wait_until
 from tests.support.present import present
 from tests.support.records import batch_of
 
@@ -243,8 +242,11 @@ def test_only_validated(client: RawClient, topic: str) -> None:
     change = ("segment.ms", SET, "123456")
     assert incremental(client, TOPIC, topic, change, validate_only=True) == (0, None)
     assert replace(client, TOPIC, topic, ("segment.ms", "7"), validate_only=True) == (0, None)
-    time.sleep(0.1)
-    assert present(describe(client, TOPIC, topic, "segment.ms"))[1] == DEFAULT
+
+    def source() -> object:
+        return present(describe(client, TOPIC, topic, "segment.ms"))[1]
+
+    assert stays(lambda: source() == DEFAULT, 0.1)
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -32,6 +32,7 @@ from tests.broker.api.coordinator_requests import (
     sync,
     verify,
 )
+from tests.support.patience import eventually
 from tests.support.replicated_broker import (
     OFFSETS,
     TRANSACTIONS,
@@ -104,8 +105,7 @@ def test_a_classic_group() -> None:
         task = asyncio.ensure_future(join_and_sync())
         ends = []
         for _ in range(2):  # the group that begins, and what its members get
-            while not broker.waiting:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: broker.waiting)
             ends.append(broker.replicas.partition(OFFSETS).log.log_end_offset)
             assert not task.done()
             broker.replicate(OFFSETS)
@@ -225,7 +225,7 @@ def test_who_waits_too_long_is_to_ask_again_and_finds_what_was_done() -> None:
         broker.replicate(OFFSETS)
         assert codes(await broker.ask(*fetch())) == []
         while codes(await broker.replicating(broker.ask(*end(producer)))):
-            await asyncio.sleep(0.01)  # the marker is on its way
+            await settle()  # the marker is on its way
         assert broker.replicas.partition(PLACE).log.log_end_offset == 1
 
     run(scenario, IMPATIENT)

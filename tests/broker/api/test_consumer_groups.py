@@ -35,7 +35,7 @@ from tests.broker.api.consumer_group_client import (
 from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient
 from tests.support.broker_child import RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_for
 
 UNKNOWN_MEMBER_ID = 25
 UNSUPPORTED_VERSION = 35
@@ -310,11 +310,7 @@ def test_an_expression_finds_topics(
     one = member()
     joined = one.join(None, subscribed_topic_regex=topic[:-1] + "[0-9]+")
     assert (joined.error_code, one.count()) == (0, 0)
-    deadline = time.monotonic() + EVENT_S
-    while not one.assigned:
-        assert one.ask().error_code == 0
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert wait_for(one.ask, lambda _: one.assigned).error_code == 0
     (described,) = one.describe().members
     assert described.subscribed_topic_regex == topic[:-1] + "[0-9]+"
     names = {each.topic_name for each in described.assignment.topic_partitions}

@@ -3,7 +3,6 @@
 Every test here but those on a broker of its own passes against Apache Kafka 4.3 too.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.broker.api.conftest import Eventually
 from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import wait_for
 
 GROUP = 32
 GROUP_CONFIG, DEFAULT_CONFIG, STATIC, INT = 8, 5, 4, 3
@@ -246,10 +246,8 @@ def test_a_session_lasts_as_long_as_the_group_says(tmp_path: Path) -> None:
         wanted = (SESSION, SET, "300"), (HEARTBEAT, SET, "100")
         assert alter(client, "short", *wanted) == (0, None)
         assert short.join(["t"]).error_code == long.join(["t"]).error_code == 0
-        until = time.monotonic() + 30
-        while short.ask().error_code != UNKNOWN_MEMBER_ID:
-            assert time.monotonic() < until
-            time.sleep(0.4)
+        # Between two of them its session ends.
+        wait_for(short.ask, lambda answer: answer.error_code == UNKNOWN_MEMBER_ID, 30, pause_s=0.4)
         assert long.ask().error_code == 0
         assert "without_effect" not in child.stderr()
 

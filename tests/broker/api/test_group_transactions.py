@@ -4,7 +4,6 @@ Every test here but the last passes against Apache Kafka 4.3 too (KAFKALOG_TEST_
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ from tests.broker.api.test_group_offsets import (
 )
 from tests.broker.api.transaction_client import TransactionClient
 from tests.support.broker_child import RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_for
 from tests.support.requests import request_of
 
 INVALID_PRODUCER_EPOCH = 47
@@ -58,14 +57,14 @@ def transaction(connect: Callable[[], RawClient], group: GroupClient) -> Transac
 
 def stable(group: GroupClient, topics: dict[Any, Any] | None = None) -> dict[Any, Any]:
     """Offset by partition, -1 where there is none, when no transaction may change one any more."""
-    deadline = time.monotonic() + EVENT_S
-    while True:
-        response = group.fetch_response(topics)
-        parts = [part for each in response.topics for part in each.partitions]
-        if all(part.error_code != UNSTABLE_OFFSET_COMMIT for part in parts):
-            return {part.partition_index: part.committed_offset for part in parts}
-        assert time.monotonic() < deadline, response
-        time.sleep(0.02)
+
+    def fetch() -> list[Any]:
+        return [part for each in group.fetch_response(topics).topics for part in each.partitions]
+
+    parts = wait_for(
+        fetch, lambda parts: all(part.error_code != UNSTABLE_OFFSET_COMMIT for part in parts)
+    )
+    return {part.partition_index: part.committed_offset for part in parts}
 
 
 def partitions(response: Any) -> dict[Any, Any]:

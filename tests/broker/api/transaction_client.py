@@ -40,7 +40,7 @@ from pyspark_kafkalog.protocol.produce import (
 from tests.broker.api.consumer_group_client import ConsumerMember
 from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import RawClient
-from tests.support.patience import EVENT_S
+from tests.support.patience import wait_for
 from tests.support.records import batch_of
 
 CONCURRENT_TRANSACTIONS = 51
@@ -149,12 +149,12 @@ class TransactionClient:
 
     def add(self, topic: str, *partitions: int, **options: Any) -> int:
         """The one error code that all partitions have, once no transaction is ending any more."""
-        deadline = time.monotonic() + EVENT_S
-        while True:
+
+        def add() -> int:
             (code,) = set(self.add_partitions({topic: partitions or (0,)}, **options).values())
-            if code != CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
-                return code
-            time.sleep(0.02)
+            return code
+
+        return wait_for(add, lambda code: code != CONCURRENT_TRANSACTIONS)
 
     def add_offsets(self, group_id: str, *, version: int = 3) -> int:
         request = AddOffsetsToTxnRequest(
@@ -285,23 +285,16 @@ class TransactionClient:
 
     def state(self) -> str:
         """Once it is known, and not on its way to another one."""
-        deadline = time.monotonic() + EVENT_S
-        while True:
-            found = self.describe()
-            is_passing = found.transaction_state.startswith("Prepare")
-            if not (is_passing or found.error_code in _RETRIED) or time.monotonic() > deadline:
-                return str(found.transaction_state)
-            time.sleep(0.02)
+        found = wait_for(
+            lambda: until_settled(self.describe),
+            lambda found: not found.transaction_state.startswith("Prepare"),
+        )
+        return str(found.transaction_state)
 
 
 def until_settled(ask: Callable[[], Any]) -> Any:
     """The first answer that is no reason to ask again."""
-    deadline = time.monotonic() + EVENT_S
-    while True:
-        answer = ask()
-        if answer.error_code not in _RETRIED or time.monotonic() > deadline:
-            return answer
-        time.sleep(0.02)
+    return wait_for(ask, lambda answer: answer.error_code not in _RETRIED)
 
 
 def list_transactions(client: RawClient, version: int = 1, **filters: Any) -> Any:

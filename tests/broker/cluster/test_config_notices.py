@@ -20,7 +20,7 @@ from broker.cluster.store import (
     MetadataStoreError,
     StoreConnectionError,
 )
-from tests.support.patience import eventually
+from tests.support.patience import eventually, stays_so, turns
 
 _T = TypeVar("_T")
 
@@ -101,7 +101,7 @@ def test_what_is_set_after_the_configs_were_loaded_is_read_once_each(world: Worl
         await eventually(lambda: world.topics.all == ["t", "s"])
         await world.notices.stop()
         world.set("s", "3")
-        await asyncio.sleep(0.01)
+        assert await stays_so(lambda: world.topics.all == ["t", "s"], 0.01)
 
     run(scenario)
     assert (world.topics.all, world.users.all, world.topics.times) == (["t", "s"], [], 0)
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_or_applied_holds_nothing_up(
         world.set("t", "1")
         await eventually(lambda: world.topics.all == ["t"])
         world.set("s", "2")
-        await asyncio.sleep(0.01)
+        assert await stays_so(lambda: world.topics.all == ["t"], 0.01)
         await world.notices.stop()
 
     run(scenario)
@@ -155,7 +155,7 @@ def test_after_a_session_all_is_read_again(world: World) -> None:
 def test_a_store_that_is_away_is_asked_again(world: World) -> None:
     async def scenario() -> None:
         await world.start()
-        await asyncio.sleep(0)
+        await turns()
         world.set("t", "1")
         world.failures += [StoreConnectionError("/")] * 2
         await eventually(lambda: world.topics.all == ["t"])

@@ -20,7 +20,7 @@ from broker.cluster.store import ANY_VERSION, Delete, NoNodeError, StoreConnecti
 from broker.config.definition import ConfigError
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
-from tests.support.patience import eventually
+from tests.support.patience import eventually, stays_so
 
 _T = TypeVar("_T")
 
@@ -96,9 +96,7 @@ def test_an_id_that_is_still_taken_is_waited_for(broker: Broker) -> None:
 
     async def scenario() -> None:
         joining = asyncio.ensure_future(broker.join())
-        await asyncio.sleep(0.05)
-        assert not joining.done()
-        assert broker.epochs == []
+        assert await stays_so(lambda: not joining.done() and broker.epochs == [], 0.05)
         broker.end_session()
         await joining
         assert broker.epochs == [broker.records.brokers()[1].epoch]

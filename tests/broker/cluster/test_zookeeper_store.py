@@ -143,14 +143,31 @@ def test_a_commit_that_waits_for_the_connection_is_not_done_in_the_next_session(
     assert other.children("/") == ["after"]
 
 
+def told_of_state(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when kazoo is about to tell of the next change of state, for which it waits for the
+    session's gate."""
+    client, told = store._session._client, threading.Event()
+    tell = client._session_callback
+
+    def note(state: str) -> None:
+        told.set()
+        tell(state)
+
+    monkeypatch.setattr(client, "_session_callback", note)
+    return told
+
+
 def test_what_is_sent_as_the_connection_is_lost_is_lost_with_it(
-    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+    proxy: TcpProxy,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """kazoo by itself would send it by the next one, when who sent it has been told already."""
     store, events = open_store(proxy.address)
+    noticed = told_of_state(store, monkeypatch)
     with store._session._gate:
         proxy.cut()
-        time.sleep(0.3)  # enough to notice
+        assert noticed.wait(EVENT_S)
         sent = store._session.try_send(lambda client: client.exists_async("/"))
     events.wait(CONNECTED, 2)
     with pytest.raises(ConnectionLoss):
@@ -273,21 +290,21 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     """Also where kazoo does not notice, as it does not while there is something to send."""
     store, events = open_store(proxy.address, session_ms=2000)
     store.commit([Create("/goes", ephemeral=True)])
-    expired_s, gone_s = [], []
+    expired, expired_s, gone_s = threading.Event(), [], []
     events_call = type(events).__call__
 
     def note(self: Events, event: SessionEvent) -> None:
         events_call(self, event)
         if event.state is EXPIRED:
             expired_s.append(time.monotonic())
+            expired.set()
 
     store._on_session = note.__get__(events)
     other.watch("/goes", lambda: gone_s.append(time.monotonic()))
 
     def write() -> None:
-        while not expired_s:
+        while not expired.wait(0.02):
             store._session.try_send(lambda client: client.exists_async("/"))
-            time.sleep(0.02)
 
     proxy.lose(requests=True, answers=True)
     if writes:
@@ -525,7 +542,9 @@ def test_many_watches_are_set_again_by_the_next_connection(
 
 
 def test_a_lost_connection_leaves_nothing_in_the_pipe(
-    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+    proxy: TcpProxy,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a few that are lost one soon after the other fill it."""
     store, events = open_store(proxy.address)
@@ -539,9 +558,10 @@ def test_a_lost_connection_leaves_nothing_in_the_pipe(
                 left.append(len(pipe.recv(1000, socket.MSG_PEEK | socket.MSG_DONTWAIT)))
 
     store._on_session = look
+    noticed = told_of_state(store, monkeypatch)
     with store._session._gate:
         proxy.cut()
-        time.sleep(0.3)  # enough to notice
+        assert noticed.wait(EVENT_S)
         for _ in range(90):
             store._session.try_send(lambda client: client.exists_async("/"))
     events.wait(CONNECTED, 2)

@@ -32,7 +32,7 @@ from broker.cluster.metadata import BrokerNode, TopicMetadata
 from broker.cluster.store import ANY_VERSION, Create, Delete
 from broker.controller import controller
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
-from tests.support.patience import EVENT_S, eventually
+from tests.support.patience import EVENT_S, eventually, turns
 
 EVERYBODY = set(range(1, 6))
 
@@ -404,12 +404,12 @@ def test_a_second_deletion_that_comes_late_deletes_no_topic_that_is_made_anew(
         cluster.slow = asyncio.Event()
         cluster.store.commit([Delete(znodes.broker(5), ANY_VERSION)])
         looking = asyncio.ensure_future(cluster.controller.brokers_changed())
-        await asyncio.sleep(0)  # it has its turn
+        await turns()  # it has its turn
         for answer in cluster.unanswered:
             answer.set_result({})
-        await asyncio.sleep(0)
+        await turns()
         creating = asyncio.ensure_future(cluster.controller.create_topic("t", [(1, 2)], {}))
-        await asyncio.sleep(0)
+        await turns()
         cluster.silent = set()
         cluster.slow.set()
         await asyncio.gather(looking, deleting, creating)

@@ -37,7 +37,7 @@ from broker.log.partition_metadata import write_topic_id
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
-from tests.support.patience import eventually
+from tests.support.patience import eventually, turns
 from tests.support.present import present
 from tests.support.replicas import no_fetchers, replicas_alone
 
@@ -123,8 +123,7 @@ def run(world: World, scenario: Callable[[], Coroutine[Any, Any, object]]) -> No
 
 async def until_it_blocks() -> None:
     """Until a change that was just begun waits for the gate."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
 
 
 def test_created_and_deleted(world: World) -> None:
@@ -279,7 +278,7 @@ def test_a_log_that_a_crash_left_unmade_is_made_at_the_next_start(tmp_path: Path
     before.records.create_topic(new_topic("t", 2, 1), {"retention.ms": "77"})
     before.close()
     after = World(tmp_path)
-    run(after, lambda: asyncio.sleep(0))
+    run(after, turns)
     log = after.replicas.partition(TopicPartition("t", 1)).log
     assert (log.log_end_offset, log.config.retention_ms) == (0, 77)
     after.close()
@@ -315,7 +314,7 @@ def test_copies_of_a_data_directory_go_on_in_epochs_of_their_own(tmp_path: Path)
     for copy in ("one", "other"):
         shutil.copytree(tmp_path / "before", tmp_path / copy)
         world = World(tmp_path / copy, ElectionRules(begins_unforeseen=True))
-        run(world, lambda: asyncio.sleep(0))
+        run(world, turns)
         topic = world.metadata.topic("t")
         assert topic is not None
         epochs.append([partition.leader_epoch for partition in topic.partitions])

@@ -12,7 +12,7 @@ from broker.cluster import znodes
 from broker.cluster.control import NO_LEADER, StopReplica, UpdateMetadata
 from broker.cluster.store import Create
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
-from tests.support.patience import eventually
+from tests.support.patience import eventually, turns
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def tell(cluster: ScriptedCluster, value: bytes) -> None:
     cluster.store.commit([Create(znodes.log_dir_event(), value, sequence=True)])
     await cluster.controller.failed_replicas.look_at_events()
     assert cluster.store.children(znodes.LOG_DIR_EVENTS) == []
-    await asyncio.sleep(0)  # what the brokers answer is heard in the next turn of the loop
+    await turns()  # what the brokers answer is heard in the next turn of the loop
     await cluster.controller.finish_changes()
 
 

@@ -9,6 +9,7 @@ from kafka.errors import BrokerNotAvailableError
 from broker.cluster.control import LeaderAndIsr, Stamp, StopReplica, UpdateMetadata
 from broker.cluster.store import StoreConnectionError
 from broker.controller.local_channel import LocalChannel
+from tests.support.patience import turns
 
 
 def request(epoch: int) -> UpdateMetadata:
@@ -19,8 +20,7 @@ def test_one_request_after_the_other_also_after_one_that_failed() -> None:
     done = []
 
     async def obey(asked: LeaderAndIsr | StopReplica | UpdateMetadata) -> dict[Any, Any]:
-        for _ in range(3 - asked.stamp.controller_epoch):  # the first takes longest
-            await asyncio.sleep(0)
+        await turns(3 - asked.stamp.controller_epoch)  # the first takes longest
         done.append(asked.stamp.controller_epoch)
         if asked.stamp.controller_epoch == 1:
             raise OSError("no")

@@ -30,7 +30,7 @@ from broker.cluster.store import (
 )
 from broker.controller.leaders import Election, ElectionRules
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
-from tests.support.patience import EVENT_S, eventually
+from tests.support.patience import EVENT_S, eventually, turns
 from tests.support.present import present
 
 _T = TypeVar("_T")
@@ -94,7 +94,7 @@ async def insist(
         except (MetadataStoreError, KafkaError) as error:
             if done is not None and isinstance(error, done):
                 return None
-            await asyncio.sleep(0.001)
+            await turns()
 
 
 # What happens; before it the topic is as `ScriptedCluster` has it.

@@ -22,6 +22,7 @@ from broker.cluster.control import AlterPartition, IsrChange
 from broker.cluster.isr_messages import alter_partition_in, alter_partition_response
 from broker.cluster.metadata import PartitionMetadata
 from broker.controller.to_controller import ToController
+from tests.support.patience import stays_so, turns
 
 EPOCH = 55
 
@@ -53,7 +54,7 @@ class Asking:
         number = len(self.asked)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        await asyncio.sleep(0.001)
+        await turns(10)
         self.under_way -= 1
         try:
             answers = [self._answer(number, each) for each in request.changes]
@@ -75,8 +76,7 @@ def asking() -> Asking:
 def test_what_comes_meanwhile_goes_together_with_the_next_request(asking: Asking) -> None:
     async def scenario() -> None:
         first = asyncio.ensure_future(asking.to.alter_isr(change(0)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         others = [change(2, topic=9), change(1), change(3, topic=9)]
         states = await asyncio.gather(first, *map(asking.to.alter_isr, others))
         assert states == [granted(each) for each in (change(0), *others)]
@@ -153,8 +153,7 @@ def test_a_partition_that_is_asked_for_otherwise_meanwhile_is_in_a_request_once(
     async def scenario() -> None:
         older = asyncio.ensure_future(asking.to.alter_isr(change(0)))
         other = asyncio.ensure_future(asking.to.alter_isr(change(1)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         newer = replace(change(0), isr=(1, 3), leader_epoch=6)
         assert await asking.to.alter_isr(newer) == granted(newer)
         with pytest.raises(InvalidUpdateVersionError):
@@ -171,9 +170,7 @@ def test_without_a_controller_it_waits_for_one(asking: Asking) -> None:
 
     async def scenario() -> None:
         waiting = asyncio.ensure_future(asking.to.alter_isr(change(0)))
-        await asyncio.sleep(0.02)
-        assert not waiting.done()
-        assert asking.asked == []
+        assert await stays_so(lambda: not waiting.done() and asking.asked == [], 0.02)
         asking.cache.controller_id = 2
         assert await waiting == granted(change(0))
 

@@ -23,7 +23,7 @@ from broker.coordinator.state_topic import StateTopic, StateTopicKind
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.purgatory import Purgatory
-from tests.support.patience import EVENT_S, eventually
+from tests.support.patience import EVENT_S, eventually, turns
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone
 
@@ -130,7 +130,7 @@ def test_a_new_epoch_of_the_same_leader_reads_nothing_again(world: World) -> Non
 def test_what_is_led_no_more_while_it_is_read_is_for_nobody(world: World) -> None:
     async def scenario() -> None:
         world.loader.lead(1, 5)
-        await asyncio.sleep(0)
+        await turns()
         world.loader.resign(1)
         with pytest.raises(NotCoordinatorError):
             world.check(1)

@@ -14,7 +14,7 @@ from kafka.errors import (
 from broker.cluster.metadata import TRANSACTION_STATE, PartitionMetadata
 from broker.coordinator.state_records import StateRecord
 from broker.coordinator.state_topic import StateTopic
-from tests.support.patience import eventually
+from tests.support.patience import eventually, stays_so
 from tests.support.replicated_broker import (
     TRANSACTIONS,
     ReplicatedBroker,
@@ -170,8 +170,8 @@ def test_what_acts_when_it_is_committed_waits_as_long_as_it_takes() -> None:
     async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
         topic.when_committed(KEY, lambda: ran.append(1))
-        await asyncio.sleep(0.1)  # several times as long as a client would wait
-        assert ran == []
+        # Several times as long as a client would wait.
+        assert await stays_so(lambda: ran == [], 0.1)
         broker.replicate(TRANSACTIONS)
         await eventually(lambda: ran)
 

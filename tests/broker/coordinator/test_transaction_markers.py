@@ -31,7 +31,7 @@ from broker.cluster.to_brokers import ToBrokers
 from broker.coordinator.marker_messages import EndOfTransaction, marker_errors, markers_message
 from broker.coordinator.state_records import ProducerIdAndEpoch
 from pyspark_kafkalog.record.control import TransactionMarker
-from tests.support.patience import eventually
+from tests.support.patience import eventually, stays_so
 from tests.support.replicas import lead
 from tests.support.replicated_broker import (
     OTHER,
@@ -319,8 +319,7 @@ def test_without_a_leader_it_waits_for_one() -> None:
     async def scenario(broker: ReplicatedBroker) -> None:
         lead_there(broker, NO_LEADER)
         done = write(broker, THERE)
-        await asyncio.sleep(0.15)
-        assert (done, broker.brokers.asked) == ([], [])
+        assert await stays_so(lambda: (done, broker.brokers.asked) == ([], []), 0.15)
         lead_there(broker, OTHER.node_id)
         await asked_again(broker, 1)
         answer(broker)

@@ -47,7 +47,7 @@ from tests.broker.api.coordinator_requests import (
     producer_of,
     record,
 )
-from tests.support.patience import eventually
+from tests.support.patience import eventually, turns
 from tests.support.replicated_broker import (
     ME,
     OFFSETS,
@@ -404,7 +404,7 @@ async def replicating(asked: Coroutine[Any, Any, Any], *brokers: ReplicatedBroke
     while not task.done():
         for broker in brokers:
             broker.replicate_all()
-        await asyncio.sleep(0)
+        await turns()
     return await task
 
 

@@ -8,6 +8,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from broker.network.broker_client import BrokerClient
+from tests.support.patience import turns
 
 ANSWER = b"\x00\x00\x00\x08\x00\x00\x00\x00good"
 SOON_S = 10
@@ -18,8 +19,7 @@ async def asked(listener: socket.socket) -> socket.socket:
     loop = asyncio.get_running_loop()
     connection, _ = await loop.sock_accept(listener)
     await loop.sock_recv(connection, 1000)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     return connection
 
 

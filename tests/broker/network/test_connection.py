@@ -6,7 +6,6 @@ import os
 import random
 import socket
 import struct
-import time
 from collections.abc import Callable
 
 import pytest
@@ -233,7 +232,10 @@ def test_no_idle_time_closes_a_connection_when_it_is_switched_off(
 ) -> None:
     served = serve(options=SocketOptions(max_idle_ms=-1))
     with served.connect() as sock:
-        time.sleep(0.3)
+        sock.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+        sock.settimeout(EVENT_S)
         sock.sendall(framed(b"still here"))
         assert receive_frame(sock) == b"still here"
 

@@ -11,7 +11,7 @@ from broker.network.connection import ConnectionLimits
 from broker.network.connection_quotas import ConnectionLimitOptions
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
-from tests.support.patience import EVENT_S
+from tests.support.patience import EVENT_S, stays_so
 from tests.support.ports import closed_port
 
 
@@ -56,9 +56,8 @@ def test_connections_of_all_listeners_are_counted_together(
     assert loop.run_until_complete(asyncio.wait_for(ask(first), EVENT_S)) == b"FIRST"
     second.connect((endpoints[1].host, endpoints[1].port))
     answer = loop.create_task(ask(second))
-    loop.run_until_complete(asyncio.sleep(0.1))
-    assert not answer.done()
-    assert server.stats.open == 1
+    waits = stays_so(lambda: not answer.done() and server.stats.open == 1, 0.1)
+    assert loop.run_until_complete(waits)
     first.close()
     assert loop.run_until_complete(asyncio.wait_for(answer, EVENT_S)) == b"SECOND"
     second.close()

@@ -22,6 +22,7 @@ from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
+from tests.support.patience import turns
 from tests.support.present import present
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
@@ -97,7 +98,7 @@ def test_large_batches_of_several_connections_for_several_logs_go_to_threads(
             assert (appending is not None) == is_aside, (number, peer)
             begun += [appending] if is_aside else []
         found = [(await present(each)).first_offset for each in begun]
-        await asyncio.sleep(0)  # a turn of the loop, in which all of them are done with
+        await turns()  # a turn of the loop, in which all of them are done with
         assert aside(replicas, 0, "a") is None
         return found
 
@@ -139,7 +140,7 @@ def test_what_nobody_waits_for_any_more_can_be_read_and_wakes_fetches(
         replicas.wait(DelayedFetch([PLACES[0]], 1, Isolation.HIGH_WATERMARK), 10_000, woken.set)
         appending = aside(replicas, 0, "a")
         waiting = asyncio.ensure_future(_shielded(appending))
-        await asyncio.sleep(0)
+        await turns()
         waiting.cancel()
         await asyncio.wait_for(woken.wait(), 5)
 

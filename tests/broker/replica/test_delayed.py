@@ -27,6 +27,7 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.broker.log.memory_files import MemoryFiles
+from tests.support.patience import turns
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
 from tests.support.requests import request_of
@@ -85,7 +86,7 @@ def errors_of(response: Any) -> list[Any]:
 async def begun(produced: Any) -> Any:
     """Until it waits, or is done."""
     task = asyncio.ensure_future(produced)
-    await asyncio.sleep(0.01)
+    await turns(10)
     return task
 
 
@@ -94,7 +95,7 @@ def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker: Bro
         task = await begun(broker.produce(*PLACES))
         for number, offset in [(0, 1), (1, 0)]:
             broker.replicate(number, offset)
-            await asyncio.sleep(0)
+            await turns()
             assert (task.done(), broker.waiting) == (False, 1)
         broker.replicate(1, 1)
         return await task
@@ -186,7 +187,7 @@ def test_a_leader_that_leads_on_in_a_new_epoch_answers_when_all_have_the_records
         task = await begun(broker.produce(PLACES[0]))
         again = replace(state, leader_epoch=1, partition_epoch=1)
         broker.replicas.lead(PLACES[0], topic_id, again)
-        await asyncio.sleep(0)
+        await turns()
         assert not task.done()
         broker.replicate(0, 1)
         return await task

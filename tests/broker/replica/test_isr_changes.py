@@ -30,7 +30,7 @@ from broker.replica.purgatory import Purgatory
 from pyspark_kafkalog.protocol.fetch import FetchPartition
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
-from tests.support.patience import eventually
+from tests.support.patience import eventually, turns
 from tests.support.replicas import no_throttles
 
 PLACE, TOPIC_ID = TopicPartition("t", 0), UUID(int=7)
@@ -98,8 +98,7 @@ class Leader:
 
 
 async def settled() -> None:
-    for _ in range(4):
-        await asyncio.sleep(0)
+    await turns(4)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.broker.log.batches import batch
 from tests.support.coordinators import ToldCoordinators
+from tests.support.patience import turns
 from tests.support.replicas import no_fetchers, replicas_alone
 
 _T = TypeVar("_T")
@@ -227,7 +228,7 @@ def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path: Path) -> N
 
     async def restarts() -> None:
         stale = asyncio.create_task(broker.obeys(UpdateMetadata(Stamp(1, 5, 7), [ME], state, ids)))
-        await asyncio.sleep(0)
+        await turns()
         assert not stale.done()
         broker.registered(8)
         with pytest.raises(StaleBrokerEpochError):
