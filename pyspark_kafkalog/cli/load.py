@@ -187,6 +187,23 @@ _ROWS_AND_FILES = (
     ),
     click.option("--target-file-size", default="512m", metavar="SIZE", help="Default: 512m."),
     click.option(
+        "--mode",
+        default="append",
+        type=click.Choice(["append", "upsert"]),
+        help="Append every record (the default), or keep the newest of each key; SQL targets.",
+    ),
+    click.option(
+        "--key",
+        metavar="COLUMN,...",
+        help="The columns that make a key, for --mode upsert (default: the record's key).",
+    ),
+    click.option(
+        "--order-by",
+        metavar="COLUMN",
+        help="The column whose greater value is the newer row of a key, for --mode upsert "
+        "(default: the order of a partition).",
+    ),
+    click.option(
         "--on-schema-change",
         type=click.Choice(["fail", "add", "widen"]),
         help="What becomes of the table when rows have other columns (default: add where values "
@@ -489,6 +506,9 @@ def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
         "compression": options.compression,
         "target_file_bytes": options.target_file_size,
         "group": options.group,
+        "mode": options.mode,
+        "key": options.key,
+        "order_by": options.order_by,
         "on_schema_change": options.on_schema_change,
     }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.warehouse.rows.layout import Partitioning
+    from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Stage:
     names that end in `suffix`. Without `takes_nul` no text may hold the character NUL,
     without `takes_nan` no column NaN, and without `takes_all_times` none one that
     row_types.rows_out_of_days finds. `change` says what the commit may do to the table's columns.
+    With `upsert` the rows take the place of older ones of their keys.
     """
 
     load_id: str
@@ -74,6 +76,7 @@ class Stage:
     takes_nan: bool = True
     takes_all_times: bool = True
     change: SchemaChange = UNSAID
+    upsert: "Upsert | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.rows.row_types import check_made, fitted, storable
 from pyspark_kafkalog.warehouse.rows.transformation import Batches, transformed, transformed_schema
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, with_deleted
 from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 
@@ -47,6 +48,7 @@ class Reading:
     `columns` are the topic's, of which rows are made: decoded as `values` says and changed by
     `transform`, a function of Arrow batches, on the way. `topic_ids` are those of the topics and
     `epochs` those of the partitions' leaders when the load was planned, where brokers say them.
+    With `upsert` rows are marked for it.
     """
 
     options: SourceOptions
@@ -55,6 +57,7 @@ class Reading:
     values: Values | None = None
     transform: Batches | None = None
     epochs: Epochs = field(default_factory=dict)
+    upsert: Upsert | None = None
 
     def schema(self) -> pa.Schema:
         """The columns of the rows, before any transformation, in types that targets hold, or that
@@ -68,7 +71,8 @@ class Reading:
         """The columns of the files: those of the rows, transformed, in types that targets hold."""
         if self.transform is not None:
             return transformed_schema(self.transform, self.schema())
-        return storable(self.schema())
+        schema = storable(self.schema())
+        return schema if self.upsert is None else self.upsert.schema(schema)
 
     def rows_of(self, landed: "Landed") -> int | None:
         """How many rows a range has to have become; None where the transformation decides."""
@@ -170,7 +174,9 @@ class Records:
         """The rows; when the last one is there, every dead letter is acknowledged."""
         values, transform = self._reading.values, self._reading.transform
         batches = self._batches() if values is None else self._decoded(values)
-        if transform is None:
+        if self._reading.upsert is not None:
+            yield from map(self._reading.upsert.marked, batches)
+        elif transform is None:
             yield from batches
         else:
             for batch in batches:
@@ -179,6 +185,8 @@ class Records:
     def _decoded(self, values: Values) -> Iterator[pa.RecordBatch]:
         schema = self._reading.schema()
         decoded = values.schema(row_schema(self._reading.columns))
+        if self._reading.upsert is not None:
+            schema, decoded = with_deleted(schema), with_deleted(decoded)
         with DeadLetters(self._reading.options.client, values.letters_to) as letters:
             for batch in self._batches():
                 for rows, bad in values.rows(batch, decoded, letters):

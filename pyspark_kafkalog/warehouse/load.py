@@ -133,6 +133,9 @@ def load(
     compression: str = "zstd",
     target_file_bytes: int | str = FILE_BYTES,
     group: str | None = None,
+    mode: str = "append",
+    key: str | Sequence[str] | None = None,
+    order_by: str | None = None,
     on_schema_change: str | None = None,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
@@ -180,6 +183,11 @@ def load(
     `group` is a consumer group whose offsets are committed after each commit of the load, so that
     lag tools see how far it is. They are not where it goes on; a failure is a warning.
 
+    With `mode` upsert the newest record of each key is the table's row, and a tombstone (a record
+    without a value) deletes it. `key` names the columns that make a key; without it that is the
+    record's. `order_by` names the column whose greater value is newer; without it the later record
+    of a partition is, and one key in two partitions is an error.
+
     `on_schema_change` says what becomes of a table when rows have other columns than it: `fail`;
     `add`, which makes new columns in the commit that first needs them; or `widen`, which also
     gives columns a wider type where the format loses nothing by it. Unless it is said, loads that
@@ -217,6 +225,9 @@ def load(
         compression=compression,
         target_file_bytes=target_file_bytes,
         group=group,
+        mode=mode,
+        key=key,
+        order_by=order_by,
         on_schema_change=on_schema_change,
     )
     if dry_run:
@@ -300,7 +311,7 @@ def _land(
     schema = engine.columns(reading, pieces)
     check_layout(layout, schema)
     change = wanted.schema_change(is_known=bool(work.position.offsets))
-    stage = work.target.stage(schema, layout.partition_by, change)
+    stage = work.target.stage(schema, layout.partition_by, change, wanted.upsert)
     if reading.values is not None:
         # What a transformation has replaced by then does no harm.
         may_replace = wanted.batches is not None or wanted.query is not None

@@ -26,7 +26,9 @@ from pyspark_kafkalog.warehouse.places import Place, with_places
 from pyspark_kafkalog.warehouse.rows.allowed_change import ADD, SchemaChange, parse_schema_change
 from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.rows.transformation import Batches, takes_batches
+from pyspark_kafkalog.warehouse.rows.upserts import APPEND, Upsert, parse_upsert
 from pyspark_kafkalog.warehouse.rows.values import DEAD_LETTER, FAIL, Values, open_values
 
 if TYPE_CHECKING:
@@ -74,6 +76,13 @@ class LoadArguments(TypedDict, total=False):
     """A file that has reached this is followed by another one; 1 MiB to 4 GiB."""
     group: str | None
     """A consumer group whose offsets are committed after each commit, for tools that show lag."""
+    mode: str
+    """`append` every record, or `upsert`: the newest one of each key is the table's row, and a
+    tombstone deletes it. SQL targets."""
+    key: str | Sequence[str] | None
+    """The columns that make a key; else the record's key."""
+    order_by: str | None
+    """The column whose greater value is the newer row of a key; else the partition's order."""
     on_schema_change: str | None
     """What becomes of the table when rows have other columns: `fail`, `add` or `widen`."""
 
@@ -103,6 +112,7 @@ class LoadOptions:
     own_topic: str | None = None
     group: str | None = None
     on_schema_change: str | None = None
+    upsert: Upsert | None = None
 
     @property
     def has_dead_letters(self) -> bool:
@@ -111,7 +121,9 @@ class LoadOptions:
     def reading(self, topic_ids: TopicIds = NO_IDS, epochs: Epochs = NO_EPOCHS) -> Reading:
         """How records become rows, of topics with `topic_ids`, and leaders in `epochs`."""
         columns = (*DEFAULT_COLUMNS, "headers") if self.source.include_headers else DEFAULT_COLUMNS
-        return Reading(self.source, columns, topic_ids, self.values, self.batches, epochs)
+        return Reading(
+            self.source, columns, topic_ids, self.values, self.batches, epochs, self.upsert
+        )
 
     def schema_change(self, is_known: bool) -> SchemaChange:
         """What a load may do to the columns of its table; `is_known`: it has loaded into it before.
@@ -162,11 +174,16 @@ def load_options(
         chunk_bytes=_bytes("chunk_bytes", arguments.get("chunk_bytes")),
         group=_group(arguments.get("group")),
         on_schema_change=arguments.get("on_schema_change"),
+        upsert=_upsert(target, arguments),
     )
     parse_schema_change(wanted.on_schema_change)
     if transform is None:
         # The columns that a transformation makes are known when it is called.
         check_layout(wanted.layout, wanted.reading().schema())
+    if wanted.upsert is not None:
+        wanted.upsert.check(storable(wanted.reading().schema()))
+        if wanted.values is not None:
+            wanted = replace(wanted, values=replace(wanted.values, upsert=wanted.upsert))
     if wanted.has_dead_letters and wanted.values is not None:
         beside = BesideLetters(wanted.source.subscription, wanted.values.letters_to)
         return replace(wanted, source=replace(wanted.source, subscription=beside))
@@ -207,6 +224,22 @@ def _values(options: Mapping[str, str], arguments: LoadArguments) -> Values | No
         arguments.get("on_error", FAIL),
         arguments.get("dead_letter_topic"),
     )
+
+
+def _upsert(target: str, arguments: LoadArguments) -> Upsert | None:
+    mode, key = arguments.get("mode", APPEND), arguments.get("key")
+    upsert = parse_upsert(mode, key, arguments.get("order_by"))
+    if upsert is not None and not target.startswith("sql:"):
+        raise InvalidOptionError(
+            "mode upsert is for sql: targets: append to this one, and choose the newest row of "
+            "each key where it is read"
+        )
+    if upsert is not None and arguments.get("transform") is not None:
+        raise InvalidOptionError(
+            "transform and mode upsert do not go together, as rows that were changed do not say "
+            "which are deleted: decode values by value_format, or change rows where they are read"
+        )
+    return upsert
 
 
 def _with_subject(registry: Mapping[str, str], options: Mapping[str, str]) -> Mapping[str, str]:

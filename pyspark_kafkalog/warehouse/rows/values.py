@@ -32,6 +32,7 @@ from pyspark_kafkalog.warehouse.rows.row_types import (
     rows_with_nul,
     settled,
 )
+from pyspark_kafkalog.warehouse.rows.upserts import DELETED, Upsert
 
 FAIL, DEAD_LETTER, NULL = "fail", "deadletter", "null"
 ON_ERROR = (FAIL, DEAD_LETTER, NULL)
@@ -56,6 +57,8 @@ class Values:
     takes_all_times: bool = True
     narrower: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
     """Columns that keep the type of the table, which not every value fits."""
+    upsert: Upsert | None = None
+    """What rows have to have beside their values."""
 
     @property
     def fields(self) -> list[str]:
@@ -115,12 +118,12 @@ class Values:
             decoded = _without(decoded, rows_out_of_days(decoded.column), f"it holds {_NO_DAY}")
         decoded, settled = self._settled(decoded)
         errors = decoded.errors
+        columns = self._columns(records, decoded) | settled
         if self.on_error == FAIL:
             if errors:
                 raise BadRecordError(_told(records, errors))
         else:
-            errors = {**self._bad_beside_value(records, schema), **errors}
-        columns = self._columns(records, decoded) | settled
+            errors = {**self._bad_beside_value(records, schema, columns), **errors}
         if self.on_error == NULL and "headers" in columns and not self.takes_nul:
             columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
         if self.on_error == NULL and not self.takes_all_times:
@@ -135,10 +138,15 @@ class Values:
             rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
         return rows, len(errors)
 
-    def _bad_beside_value(self, records: pa.RecordBatch, schema: pa.Schema) -> dict[int, str]:
-        """Which records are bad whatever their values are, and why: headers if they are loaded."""
+    def _bad_beside_value(
+        self, records: pa.RecordBatch, schema: pa.Schema, columns: Mapping[str, pa.Array]
+    ) -> dict[int, str]:
+        """Which records are bad though their values are not, and why: headers if they are loaded,
+        `columns` where an upsert needs them."""
         times = records.column("timestamp")
         errors = _without_time(times)
+        if self.upsert is not None and self.on_error == DEAD_LETTER:
+            errors |= self.upsert.unfit(columns)
         if not self.takes_all_times:
             errors |= dict.fromkeys(rows_out_of_days(times), f"its timestamp is {_NO_DAY}")
         if "headers" in schema.names:
@@ -176,6 +184,7 @@ class Values:
 
     def _columns(self, records: pa.RecordBatch, decoded: Decoded) -> dict[str, pa.Array]:
         columns = dict(zip(records.schema.names, records.columns, strict=True))
+        columns[DELETED] = pc.is_null(columns["value"])
         kind = self.decoder.type
         if not pa.types.is_struct(kind):
             return {**columns, "value": decoded.column}

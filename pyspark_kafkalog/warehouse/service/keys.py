@@ -93,6 +93,9 @@ LOAD_KEYS: Mapping[str, Kind] = {
     "sort-by": _texts,
     "compression": _text,
     "target-file-size": _size,
+    "mode": _text,
+    "key": _texts,
+    "order-by": _text,
     "on-schema-change": _text,
 }
 """Of [[load]], and of [defaults] but for `name`."""
@@ -116,6 +119,9 @@ ARGUMENTS = {
     "sort-by": "sort_by",
     "compression": "compression",
     "target-file-size": "target_file_bytes",
+    "mode": "mode",
+    "key": "key",
+    "order-by": "order_by",
     "on-schema-change": "on_schema_change",
 }
 """Keys whose values are arguments of `load`, by that name."""

@@ -71,6 +71,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.delta_evolution import (
     append_with_schema,
     changed_schema,
@@ -175,6 +176,7 @@ class DeltaTarget:
         schema: pa.Schema,
         partition_by: Sequence[PartitionField] = (),
         change: SchemaChange = UNSAID,
+        upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
         path = self._stage_path(load_id)

@@ -89,6 +89,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
     change_schema,
@@ -186,6 +187,7 @@ class IcebergTarget:
         schema: pa.Schema,
         partition_by: Sequence[PartitionField] = (),
         change: SchemaChange = UNSAID,
+        upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):

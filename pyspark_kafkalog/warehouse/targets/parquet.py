@@ -49,6 +49,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.commit_file import (
     CommitLog,
     forgetting_commit,
@@ -133,6 +134,7 @@ class ParquetTarget:
         schema: "pa.Schema",
         partition_by: Sequence[PartitionField] = (),
         change: SchemaChange = UNSAID,
+        upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
         _refuse_hidden(partition_by)

@@ -46,6 +46,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_database import Database, Tries
@@ -66,6 +67,12 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     refuse_gone,
     refuse_unfit,
     refuse_unknown,
+)
+from pyspark_kafkalog.warehouse.targets.sql_upsert import (
+    begin_upsert,
+    check_mode,
+    refuse_keys,
+    upsert_rows,
 )
 from pyspark_kafkalog.warehouse.targets.staging import (
     LOAD_ID,
@@ -134,6 +141,7 @@ class SqlTarget:
         schema: pa.Schema,
         partition_by: Sequence[PartitionField] = (),
         change: SchemaChange = UNSAID,
+        upsert: Upsert | None = None,
     ) -> Stage:
         if partition_by:
             raise InvalidOptionError(
@@ -142,12 +150,16 @@ class SqlTarget:
             )
         load_id = new_load_id()
         with self._database.explained(f"write to the load target {self}"):
-            self._create(schema)
+            schema = table_columns(schema)
+            self._create(schema, upsert)
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
+                check_mode(connection, found, upsert)
                 schema = joined_columns(connection, found, schema, change)
                 altered = alterations(connection, found, schema, change)
                 refuse_unfit(connection, found, without_altered(schema, altered), schema)
+                if upsert is not None:
+                    refuse_keys(connection, found, upsert, schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         kind = self._database.kind
@@ -155,11 +167,12 @@ class SqlTarget:
         return Stage(
             load_id,
             path,
-            schema,
+            schema if upsert is None else upsert.schema(schema),
             takes_nul=not is_postgresql,
             takes_nan=kind != "sqlite",
             takes_all_times=not is_postgresql,
             change=change,
+            upsert=upsert,
         )
 
     def commit(self, pending: PendingCommit) -> Commit:
@@ -238,10 +251,11 @@ class SqlTarget:
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
                 position = pending.step_from(records.position(name)).position
-                altered = files and alterations(connection, found, stage.schema, stage.change)
+                columns = table_columns(stage.schema)
+                altered = files and alterations(connection, found, columns, stage.change)
             try:
                 with self._database.transaction() as connection:
-                    keep(connection, found, is_altered=bool(altered))
+                    keep(connection, found, bool(altered), stage.upsert is not None)
                     self._hold(connection, stage)
                     records = found.records(connection)
                     landed = sum(file.records for file in files)
@@ -251,9 +265,14 @@ class SqlTarget:
                     step = pending.step_from(current)
                     records.move(name, current, step.position)
                     records.add_gaps(name, newest + 1, step.gaps)
+                    if stage.upsert is not None:
+                        begin_upsert(connection, found, stage.upsert, pending)
                     if files:
                         self._fit(connection, found, stage)
                         self._copy(connection, found, stage, files)
+                    if stage.upsert is None:
+                        # At last: whoever upserts waits for those who write, and they for him.
+                        check_mode(connection, found, None)
                 return pending.committed(newest + 1, step)
             except SQLAlchemyError as error:
                 with self._database.transaction() as connection:
@@ -279,16 +298,21 @@ class SqlTarget:
     def _fit(self, connection: sa.Connection, found: Found, stage: Stage) -> None:
         """Gives the table the columns that the rows need, and looks at it again: others may have
         altered it since the load began."""
-        schema = stage.schema
+        schema = table_columns(stage.schema)
         now = joined_columns(connection, found, schema, stage.change)
         check_unchanged(schema, now, f"the table {self.table}")
         alter(connection, alterations(connection, found, schema, stage.change))
         refuse_unfit(connection, found, schema, schema)
+        if stage.upsert is not None:
+            refuse_keys(connection, found, stage.upsert, schema)
 
     def _copy(
         self, connection: sa.Connection, found: Found, stage: Stage, files: Sequence[DataFile]
     ) -> None:
         paths = [staged_path(stage, file.name) for file in files]
+        if stage.upsert is not None:
+            upsert_rows(connection, found, stage, stage.upsert, paths)
+            return
         landed = sum(file.records for file in files)
         there = copy_rows(connection, found.quoted, stage.schema, paths)
         if there != landed:
@@ -298,12 +322,12 @@ class SqlTarget:
                 "off, or leave the rows out in a transform"
             )
 
-    def _create(self, schema: pa.Schema) -> None:
+    def _create(self, schema: pa.Schema, upsert: Upsert | None) -> None:
         began = time.monotonic()
         for attempt in range(1, _TIMES_TO_CREATE + 1):
             try:
                 with self._database.transaction() as connection:
-                    create(connection, self._table, schema)
+                    create(connection, self._table, schema, upsert)
                 return
             except DBAPIError:
                 # IF NOT EXISTS fails in PostgreSQL and DuckDB while another loader is doing it.

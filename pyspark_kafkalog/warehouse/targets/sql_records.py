@@ -11,11 +11,14 @@
     kafkalog_marks     which record was read last (marks.py): TABLE, load name, topic, partition,
                        mark
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
+    kafkalog_upserts   by which key and order a table is upserted: TABLE, key (JSON), order_by
+    kafkalog_deleted   the keys that tombstones deleted last: TABLE, key (bytes), topic, partition,
+                       order (a number)
 
 They are in the schema of the table. A name has committed and has just what its newest commit left,
 or neither: what is without the other, or is as it was before, is lost, not new. Databases of an
 earlier layout have no count, digest, kafkalog_epochs or kafkalog_marks; they get these where that
-may be, and go on without elsewhere.
+may be, and go on without elsewhere. The last two tables are made by the first upsert.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
 """
@@ -23,7 +26,7 @@ Numbers fence: the primary key lets one loader take the next one.
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -38,6 +41,7 @@ from sqlalchemy.schema import CreateTable
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, TopicIds
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 
 _FORGOTTEN = "forgotten-"
@@ -59,6 +63,8 @@ class _Tables(NamedTuple):
     epochs: sa.Table
     marks: sa.Table
     gaps: sa.Table
+    upserts: sa.Table
+    deleted: sa.Table
 
 
 @functools.cache
@@ -108,6 +114,22 @@ def _tables(schema: str) -> _Tables:
             key("start_offset", sa.BigInteger),
             sa.Column("until_offset", sa.BigInteger, nullable=False),
         ),
+        upserts=sa.Table(
+            "kafkalog_upserts",
+            metadata,
+            key("table_name"),
+            sa.Column("key_columns", sa.Text, nullable=False),
+            sa.Column("order_by", sa.Text),
+        ),
+        deleted=sa.Table(
+            "kafkalog_deleted",
+            metadata,
+            key("table_name"),
+            key("row_key", sa.LargeBinary),
+            sa.Column("topic", sa.Text, nullable=False),
+            sa.Column("partition", sa.Integer, nullable=False),
+            sa.Column("row_order", sa.BigInteger),
+        ),
     )
 
 
@@ -125,9 +147,11 @@ class Records:
         self._inspector = sa.inspect(connection)
         self._table = table
 
-    def create_missing(self) -> None:
-        missing = [table for table in self._tables if not self._is_there(table)]
-        is_earlier = len(missing) < len(self._tables)
+    def create_missing(self, upserts: bool = False) -> None:
+        of_keys = (self._tables.upserts, self._tables.deleted)
+        wanted = [table for table in self._tables if upserts or table not in of_keys]
+        missing = [table for table in wanted if not self._is_there(table)]
+        is_earlier = len(missing) < len(wanted)
         for table in missing:
             statement = CreateTable(table, if_not_exists=True)
             if is_earlier and table in (self._tables.epochs, self._tables.marks):
@@ -290,6 +314,51 @@ class Records:
         for gap in gaps:
             self._connection.execute(self._tables.gaps.insert(), {**of_commit, **asdict(gap)})
 
+    @property
+    def deleted(self) -> sa.Table:
+        """The keys that tombstones deleted last."""
+        return self._tables.deleted
+
+    def upsert(self) -> Upsert | None:
+        """How the table is upserted; None where it is appended to, or nothing was loaded."""
+        upserts = self._tables.upserts
+        query = sa.select(upserts).where(self._of_table(upserts))
+        row = self._connection.execute(query).first() if self._is_there(upserts) else None
+        return Upsert(tuple(json.loads(row.key_columns)), row.order_by) if row else None
+
+    def record_upsert(self, upsert: Upsert) -> None:
+        values = {"key_columns": json.dumps(upsert.key), "order_by": upsert.order_by}
+        self._connection.execute(
+            self._tables.upserts.insert(), {"table_name": self._table, **values}
+        )
+
+    def others_in(self, name: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
+        """Other loads that have a place in some of the partitions, each with one of these."""
+        offsets = self._tables.offsets
+        query = sa.select(offsets).where(self._of_table(offsets), offsets.c.load_name != name)
+        return {
+            row.load_name: f"{row.topic}-{row.partition}"
+            for row in self._connection.execute(query)
+            if TopicPartition(row.topic, row.partition) in partitions
+        }
+
+    def forget_keys(self, partitions: Collection[TopicPartition]) -> None:
+        """Forgets which keys were deleted from these partitions."""
+        deleted = self._tables.deleted
+        for each in partitions if self._is_there(deleted) else ():
+            place = (deleted.c.topic == each.topic, deleted.c.partition == each.partition)
+            self._connection.execute(deleted.delete().where(self._of_table(deleted), *place))
+
+    def forget_upserts(self) -> None:
+        """Forgets that a table was upserted that is gone, unless a load has a place in it now."""
+        offsets = self._tables.offsets
+        is_loaded = sa.exists().where(self._of_table(offsets))
+        for table in (self._tables.upserts, self._tables.deleted):
+            if self._is_there(table):
+                self._connection.execute(
+                    table.delete().where(self._of_table(table), sa.not_(is_loaded))
+                )
+
     def has_anything_of(self, name: str) -> bool:
         """Whether there is anything to forget."""
         return self.recorded_position(name) != NOWHERE or self._has_committed(name)
@@ -298,7 +367,9 @@ class Records:
         """As a commit that takes `number`: a load at work finds itself overtaken. `load_id` is one
         of `forgotten_id`."""
         self.take_number(name, number, load_id, 0, NOWHERE)
-        self.move(name, self.recorded_position(name), NOWHERE)
+        current = self.recorded_position(name)
+        self.move(name, current, NOWHERE)
+        self.forget_keys(current.offsets.keys())
 
     def _has_committed(self, name: str) -> bool:
         return _commits(self._newest(name))

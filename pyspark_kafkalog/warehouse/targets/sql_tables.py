@@ -26,6 +26,7 @@ from sqlalchemy.schema import CreateTable
 
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.rows.schema_change import ADVICE
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.sql_records import NAMES, Records
 from pyspark_kafkalog.warehouse.targets.sql_types import (
     becomes,
@@ -200,31 +201,40 @@ def refuse_unknown(connection: sa.Connection, found: Found, name: str) -> None:
         )
 
 
-def create(connection: sa.Connection, wanted: TableName, schema: pa.Schema) -> None:
-    """Makes what is missing, of the table and of those that record loads."""
+def create(
+    connection: sa.Connection, wanted: TableName, schema: pa.Schema, upsert: Upsert | None = None
+) -> None:
+    """Makes what is missing, of the table and of those that record loads. A table to upsert gets an
+    index of its keys; in DuckDB, which finds rows without one, and is slower with it, none."""
     if connection.dialect.name == "postgresql":
         _refuse_long(schema.names)
     found = find(connection, wanted)
     refuse_gone(connection, found)
-    found.records(connection).create_missing()
+    records = found.records(connection)
+    records.create_missing(upsert is not None)
     if not found.is_there:
+        records.forget_upserts()
         columns = [
             # Quoted, as not every dialect knows each keyword of its database.
             sa.Column(sa.quoted_name(field.name, quote=True), column_type(field.type))
             for field in schema
         ]
         table = sa.Table(found.name, sa.MetaData(schema=found.schema), *columns)
+        if upsert is not None and connection.dialect.name != "duckdb":
+            table.append_constraint(sa.UniqueConstraint(*upsert.key))
         connection.execute(CreateTable(table, if_not_exists=True))
 
 
-def keep(connection: sa.Connection, found: Found, is_altered: bool) -> None:
+def keep(connection: sa.Connection, found: Found, is_altered: bool, is_alone: bool) -> None:
     """Lets nobody alter the table up to the end of the transaction, whose first statement this is:
     else PostgreSQL might tell it how the table was before. A transaction that alters it itself
-    takes the whole lock now, as two that hold a lesser one would wait for each other. In the other
-    databases, whoever has written is alone."""
+    takes the whole lock now, as two that hold a lesser one would wait for each other; one that is
+    to write alone takes that which lets others read. In the other databases, whoever has written is
+    alone."""
     if connection.dialect.name == "postgresql":
         table = found.quoted.replace("%", "%%")
-        mode = "ACCESS EXCLUSIVE" if is_altered else "ACCESS SHARE"
+        mode = "SHARE ROW EXCLUSIVE" if is_alone else "ACCESS SHARE"
+        mode = "ACCESS EXCLUSIVE" if is_altered else mode
         connection.exec_driver_sql(f"LOCK TABLE {table} IN {mode} MODE")
 
 

@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
 from pyspark_kafkalog.warehouse.commit import Commit, CommitRecord, PendingCommit, Position, Stage
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.topic_places import refuse_topic
@@ -52,6 +53,7 @@ class Target(Protocol):
         schema: "pa.Schema",
         partition_by: Sequence[PartitionField] = (),
         change: SchemaChange = UNSAID,
+        upsert: Upsert | None = None,
     ) -> Stage:
         """A new place for the files of one load, which no reader of the target sees.
 
@@ -59,7 +61,9 @@ class Target(Protocol):
         those of row_types.storable; raises TargetError when it has other ones which `change` does
         not allow for, or is partitioned in another way, and InvalidOptionError when it cannot be
         partitioned. A table that is there is changed by the commit alone: the stage's schema has
-        the columns as they are going to be.
+        the columns as they are going to be. With `upsert`, files and `schema` have the columns that
+        it adds; raises TargetError where the table was loaded with another one, or none, and so it
+        does without where it was loaded with one. SQL targets alone are given any.
         """
 
     def commit(self, pending: PendingCommit) -> Commit:

@@ -265,7 +265,7 @@ class SqliteTable(Table):
         self.name = f"sql:sqlite:///{self.file}#orders"
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.file)) as connection:
+        with closing(sqlite3.connect(self.file)) as connection, connection:
             return connection.execute(statement).fetchall()
 
     def exists(self) -> bool:

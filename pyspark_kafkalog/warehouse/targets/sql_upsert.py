@@ -1,0 +1,326 @@
+"""Rows that take the place of older ones of their keys, in the transaction of a load's commit.
+
+    staged    all rows of the load, copied into a temporary table
+    newest    of these the newest of each key, in another one
+    table     rows of keys that were deleted go, those of others change or come
+
+A key is the table's while a row or a row of kafkalog_deleted has it. Either knows its partition, so
+that a key which comes from another one is found out, and with `order_by` what is newer: a tombstone
+that is older than its row deletes nothing, and a row that is older than a tombstone stays out.
+Within a partition what is committed later is newer, so one load alone may have a place in it.
+
+Rows are updated, not written anew: columns of the table's own keep what they have, and nothing
+that refers to them is deleted. Each key changes one row, or nothing is committed. Keys are compared
+byte by byte: columns of PostgreSQL that take two texts for one are refused, and those of SQLite and
+DuckDB are compared without their collation.
+
+Memory is the database's. Cost: with an index of the key, that of the load's own rows, in PostgreSQL
+and SQLite; DuckDB reads the keys of the whole table. Called by the driver, by sql.py alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
+from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
+from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
+from pyspark_kafkalog.warehouse.targets.sql_tables import Found
+from pyspark_kafkalog.warehouse.targets.sql_types import quoted
+
+_ONE = sa.literal_column("1", sa.Integer)
+_STAGED, _NEWEST = "kafkalog_staged", "kafkalog_newest"
+_EXTRA = {DELETED: "BOOLEAN", ORDER: "BIGINT"}
+_Condition = sa.ColumnElement[bool]
+_TIME_TEXT, _DAY_TEXT = len("2026-11-01 00:00:00.000000"), len("2026-11-01")
+
+
+def check_mode(connection: sa.Connection, found: Found, upsert: Upsert | None) -> None:
+    """Raises TargetError unless the table is loaded as it was before; None is append."""
+    records = found.records(connection)
+    recorded = records.upsert()
+    if recorded == upsert:
+        return
+    if recorded is not None:
+        key, order = ", ".join(recorded.key), recorded.order_by
+        raise TargetError(
+            f"the table {found.name} is upserted by key {key}"
+            f"{f' and order_by {order}' if order else ''}: load into it in the same way, or name "
+            "another table"
+        )
+    if records.names():
+        raise TargetError(
+            f"rows were appended to the table {found.name}, which may have more than one of a key: "
+            "name another table for mode upsert"
+        )
+
+
+def begin_upsert(
+    connection: sa.Connection, found: Found, upsert: Upsert, pending: PendingCommit
+) -> None:
+    """Records how the table is loaded, or compares it with that, and refuses a second load of one
+    partition. Of a transaction that has the lock of `keep`, or the whole database."""
+    records = found.records(connection)
+    appended = records.upsert() is None and (
+        bool(pending.planned_from.offsets) or any(each != pending.name for each in records.names())
+    )
+    if records.upsert() is not None or appended:
+        check_mode(connection, found, upsert)
+    else:
+        records.record_upsert(upsert)
+    partitions = {piece.topic_partition for piece in pending.ranges}
+    for other, place in records.others_in(pending.name, partitions).items():
+        raise LoadConflictError(
+            f"load {other!r} has a place in {place} in the table {found.name} already, and of two "
+            "loads of one partition the later commit may be the older record. Nothing was "
+            f"published. Go on under that name, or forget it: pyspark_kafkalog.forget(target, "
+            f"{other!r}) or kafkalog load --forget"
+        )
+
+
+def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema: pa.Schema) -> None:
+    """Raises TargetError for columns of a key in which PostgreSQL takes two values for one."""
+    if connection.dialect.name != "postgresql":
+        return
+    query = sa.text(
+        "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_type t ON t.oid = a.atttypid "
+        "LEFT JOIN pg_collation l ON l.oid = a.attcollation WHERE n.nspname = :schema "
+        "AND c.relname = :name AND (t.typname = 'citext' OR NOT l.collisdeterministic)"
+    )
+    names = {"schema": found.schema, "name": found.name}
+    for name in connection.execute(query, names).scalars():
+        if name in upsert.key:
+            raise TargetError(
+                f"column {name} of the table {found.name} takes texts for equal that are not the "
+                "same (citext, or a nondeterministic collation), and so two keys for one: make it "
+                "text with a deterministic collation, or name another table"
+            )
+
+
+def upsert_rows(
+    connection: sa.Connection, found: Found, stage: Stage, upsert: Upsert, paths: Sequence[str]
+) -> None:
+    """Makes the rows of staged files those of their keys. Raises InvalidRowError where it is not
+    known which is the newest, TargetError where the table has several of a key."""
+    schema = stage.schema
+    _make_staged(connection, found, schema)
+    copy_rows(connection, quoted(_STAGED), schema, paths)
+    staged = sa.table(_STAGED, *map(sa.column, schema.names))
+    if upsert.order_by is None:
+        _refuse_two_partitions(connection, staged)
+    elif connection.dialect.name == "sqlite":
+        _refuse_unordered_texts(connection, staged, schema.field(upsert.order_by))
+    _make_newest(connection, staged, upsert)
+    texts = {name for name in upsert.key if schema.field(name).type == pa.string()}
+    columns = table_columns(schema).names
+    table = sa.table(found.name, *map(sa.column, columns), schema=found.schema)
+    newest = sa.table(_NEWEST, *map(sa.column, schema.names))
+    deleted = found.records(connection).deleted
+    keys = _keys(connection.dialect.name, table, upsert, texts)
+    rows = _Pair(connection, newest, table, keys, sa.true())
+    tombstones = _Pair(
+        connection,
+        newest,
+        deleted,
+        [_Key(deleted.c.row_key, KEY)],
+        deleted.c.table_name == found.recorded,
+    )
+    if upsert.order_by is None:
+        rows.refuse_other_partition()
+        tombstones.refuse_other_partition()
+    else:
+        rows.drop_older(table.c[upsert.order_by], upsert.order_by)
+        tombstones.drop_older(deleted.c.row_order, ORDER)
+    live, gone = sa.not_(newest.c[DELETED]), newest.c[DELETED]
+    rows.delete(gone)
+    rows.put(live, {name: newest.c[name] for name in columns})
+    rows.check_put(live, found.name)
+    order = newest.c[ORDER] if upsert.order_by else sa.null()
+    place = {name: newest.c[name] for name in ("topic", "partition")}
+    tombstones.delete(live)
+    tombstones.put(
+        gone,
+        {
+            "table_name": sa.literal(found.recorded),
+            "row_key": newest.c[KEY],
+            **place,
+            "row_order": order,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A part of a key: how the table's column is compared, with which one of `newest`."""
+
+    there: sa.ColumnElement[Any]
+    name: str
+    is_encoded: bool = False
+
+    def new(self, newest: sa.FromClause) -> sa.ColumnElement[Any]:
+        column = newest.c[self.name]
+        return sa.func.encode(column) if self.is_encoded else column
+
+
+def _keys(dialect: str, table: sa.TableClause, upsert: Upsert, texts: set[str]) -> list[_Key]:
+    keys = []
+    for name in upsert.key:
+        column = table.c[name]
+        if name in texts and dialect == "duckdb":
+            keys.append(_Key(sa.func.encode(column), name, is_encoded=True))
+        elif name in texts and dialect == "sqlite":
+            keys.append(_Key(column.collate("BINARY"), name))
+        else:
+            keys.append(_Key(column, name))
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The newest staged rows, and a table whose rows have keys, too: of those that are `among`."""
+
+    connection: sa.Connection
+    newest: sa.TableClause
+    there: sa.TableClause
+    keys: Sequence[_Key]
+    among: _Condition
+
+    def same(self, newest: sa.FromClause) -> _Condition:
+        return sa.and_(self.among, *(key.there == key.new(newest) for key in self.keys))
+
+    def refuse_other_partition(self) -> None:
+        there, new = self.there.c, self.newest.c
+        query = sa.select(there.topic, there.partition, new.topic, new.partition).where(
+            self.same(self.newest),
+            sa.or_(there.topic != new.topic, there.partition != new.partition),
+        )
+        row = self.connection.execute(query.limit(1)).first()
+        if row is not None:
+            topic, partition, new_topic, new_partition = row
+            raise _two_partitions(f"{topic}-{partition}", f"{new_topic}-{new_partition}")
+
+    def drop_older(self, order: sa.ColumnElement[Any], name: str) -> None:
+        """Leaves out of `newest` what is older than what is there. Of one time, in one partition
+        the later commit wins, and of two partitions always the same."""
+        there, newest = self.there.c, self.newest.alias("staged")
+        is_later_place = sa.or_(
+            there.topic > newest.c.topic,
+            sa.and_(there.topic == newest.c.topic, there.partition > newest.c.partition),
+        )
+        same_time = sa.and_(order == newest.c[name], is_later_place)
+        older = sa.select(newest.c[KEY]).where(
+            self.same(newest), sa.or_(order > newest.c[name], same_time)
+        )
+        self.connection.execute(sa.delete(self.newest).where(self.newest.c[KEY].in_(older)))
+
+    def delete(self, which: _Condition) -> None:
+        """Deletes the rows of keys of which `newest` has one such."""
+        news = sa.select(*(key.new(self.newest) for key in self.keys)).where(which)
+        theirs = [key.there for key in self.keys]
+        one_of = theirs[0].in_(news) if len(theirs) == 1 else sa.tuple_(*theirs).in_(news)
+        self.connection.execute(sa.delete(self.there).where(self.among, one_of))
+
+    def put(self, which: _Condition, values: dict[str, sa.ColumnElement[Any]]) -> None:
+        """Changes the rows of such keys to `values`, and adds those that are not there."""
+        same = self.same(self.newest)
+        names = {key.name for key in self.keys}
+        others = {name: value for name, value in values.items() if value.key not in names}
+        self.connection.execute(sa.update(self.there).where(same, which).values(others))
+        is_there = sa.select(_ONE).select_from(self.there).where(same)
+        new = sa.select(*values.values()).where(
+            which, sa.not_(is_there.correlate(self.newest).exists())
+        )
+        self.connection.execute(sa.insert(self.there).from_select(list(values), new))
+
+    def check_put(self, which: _Condition, name: str) -> None:
+        """Raises TargetError unless just such keys are there, once, as put."""
+        new, there = self.newest.c, self.there.c
+        count = sa.func.count()
+        wanted = self._scalar(sa.select(count).select_from(self.newest).where(which))
+        same, joined = self.same(self.newest), sa.select(count).select_from(self.newest, self.there)
+        place = [there[each] == new[each] for each in ("topic", "partition", "offset")]
+        put = self._scalar(joined.where(same, which, *place))
+        found = self._scalar(joined.where(same))
+        if not put == found == wanted:
+            raise TargetError(
+                f"the table {name} has {found} rows of {wanted} keys after the upsert, {put} of "
+                "them as they came: it has several rows of a key, or a trigger or a constraint of "
+                "it leaves rows out. Nothing was committed; take that off, or name another table"
+            )
+
+    def _scalar(self, query: sa.Select[Any]) -> int:
+        return int(self.connection.execute(query).scalar_one())
+
+
+def _make_staged(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
+    """A temporary table with the types of the table's own columns."""
+    extra = {
+        DELETED: "BOOLEAN",
+        KEY: "BYTEA" if connection.dialect.name == "postgresql" else "BLOB",
+        ORDER: "BIGINT",
+    }
+    columns = [
+        f"CAST(NULL AS {extra[name]}) AS {name}" if name in extra else quoted(name)
+        for name in schema.names
+    ]
+    query = f"SELECT {', '.join(columns)} FROM {found.quoted} WHERE 1 = 0"
+    if connection.dialect.paramstyle in ("format", "pyformat"):
+        query = query.replace("%", "%%")
+    connection.exec_driver_sql(f"CREATE TEMPORARY TABLE {_STAGED} AS {query}")
+
+
+def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upsert) -> None:
+    order = [staged.c[ORDER].desc()] if upsert.order_by else []
+    order += [staged.c[name].desc() for name in ("topic", "partition", "offset")]
+    place = sa.func.row_number().over(partition_by=staged.c[KEY], order_by=order)
+    ranked = sa.select(*staged.c, place.label("kafkalog_place")).subquery()
+    newest = sa.select(*(ranked.c[each.name] for each in staged.c)).where(
+        ranked.c.kafkalog_place == _ONE
+    )
+    text = newest.compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"CREATE TEMPORARY TABLE {_NEWEST} AS {text}")
+    if connection.dialect.name == "postgresql":
+        # Else it may read the whole table for a few rows.
+        connection.exec_driver_sql(f"ANALYZE {_NEWEST}")
+
+
+def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) -> None:
+    topic, partition = staged.c.topic, staged.c.partition
+    low, high = sa.func.min, sa.func.max
+    query = (
+        sa.select(low(topic), low(partition), high(topic), high(partition))
+        .group_by(staged.c[KEY])
+        .having(sa.or_(low(topic) != high(topic), low(partition) != high(partition)))
+    )
+    row = connection.execute(query.limit(1)).first()
+    if row is not None:
+        topic, partition, other_topic, other_partition = row
+        raise _two_partitions(f"{topic}-{partition}", f"{other_topic}-{other_partition}")
+
+
+def _two_partitions(one: str, other: str) -> InvalidRowError:
+    return InvalidRowError(
+        f"{one} and {other} have records of one key, and nothing says which is newer. Nothing was "
+        "published. Name a column that does in order_by (--order-by), such as timestamp, in a load "
+        "into a new table; or write each key to one partition"
+    )
+
+
+def _refuse_unordered_texts(
+    connection: sa.Connection, staged: sa.TableClause, field: pa.Field
+) -> None:
+    """SQLite has times as texts, whose order is that of time in the years 1 to 9999."""
+    if pa.types.is_temporal(field.type):
+        length = _DAY_TEXT if pa.types.is_date(field.type) else _TIME_TEXT
+        others = sa.select(_ONE).select_from(staged)
+        query = others.where(sa.func.length(staged.c[field.name]) != length)
+        if connection.execute(query.limit(1)).first():
+            raise InvalidRowError(
+                f"{field.name} is before the year 1 or after 9999, whose order SQLite does not "
+                "know: nothing was published. Name a column of numbers in order_by"
+            )

@@ -1,0 +1,173 @@
+"""Loads with mode upsert, from a topic into a database."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql import SparkSession
+
+import pyspark_kafkalog
+from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.cli.entry import main
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
+from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.warehouse.load import LoadResult
+from pyspark_kafkalog.warehouse.options import load_options
+from tests.pyspark_kafkalog.warehouse.tables import SqliteTable
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+class Topic:
+    """A topic of two partitions, and upserts of it."""
+
+    def __init__(self, servers: str) -> None:
+        self.name = f"t{uuid.uuid4().hex[:12]}"
+        self.options = {"kafka.bootstrap.servers": servers, "subscribe": self.name}
+        self._config = ClientConfig.from_options({"bootstrap.servers": servers})
+        with Cluster(self._config) as cluster:
+            admin.create_topic(cluster, self.name, 2, 1)
+
+    def send(self, *records: tuple[bytes | None, Any], partition: int = 0) -> None:
+        """Values that are neither bytes nor None are JSON."""
+        values = [
+            value if isinstance(value, bytes | None) else json.dumps(value).encode()
+            for _, value in records
+        ]
+        columns = {
+            "key": pa.array([key for key, _ in records], pa.binary()),
+            "value": pa.array(values, pa.binary()),
+        }
+        encoder = RecordEncoder(1, Codec.NONE, max_batch_bytes=100_000)
+        rows = pa.RecordBatch.from_pydict(columns)
+        with Producer(self._config) as producer:
+            for _, batch in [*encoder.encode(rows), *encoder.finish()]:
+                producer.send(TopicPartition(self.name, partition), batch)
+
+    def load(self, table: SqliteTable, spark: SparkSession | None = None, **how: Any) -> LoadResult:
+        how = {"mode": "upsert", **how}
+        done: LoadResult = pyspark_kafkalog.load(spark, "n", table.name, self.options, **how)
+        return done
+
+
+@pytest.fixture
+def topic(servers: str) -> Topic:
+    return Topic(servers)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> SqliteTable:
+    return SqliteTable(tmp_path)
+
+
+VALUES: dict[str, Any] = {"value_format": "json", "value_schema": "id INT, note STRING"}
+
+
+def test_a_record_key_makes_a_row(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    topic.send((b"c", b"1"), partition=1)
+    assert topic.load(table).records == 4
+    topic.send((b"b", None))
+    assert topic.load(table).records == 1
+    assert table.query("SELECT key, value FROM orders ORDER BY 1") == [(b"a", b"2"), (b"c", b"1")]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_upserts_the_same(topic: Topic, table: SqliteTable, spark: SparkSession) -> None:
+    topic.send((b"a", {"id": 1}), (b"b", {"id": 1}), (b"a", {"id": 2}))
+    topic.load(table, spark, **VALUES)
+    topic.send((b"b", None), (b"c", {"id": 3}))
+    topic.load(table, spark, **VALUES)
+    assert table.query("SELECT key, id FROM orders ORDER BY 1") == [(b"a", 2), (b"c", 3)]
+
+
+@pytest.mark.slow
+def test_a_value_that_is_null_is_no_tombstone(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", {"id": 1}), (b"b", {"id": 1}), (b"c", {"id": 1}))
+    topic.load(table, **VALUES, on_error="null")
+    topic.send((b"a", b"null"), (b"b", b"bad"), (b"c", None))
+    topic.load(table, **VALUES, on_error="null")
+    assert table.query("SELECT key, id FROM orders ORDER BY 1") == [(b"a", None), (b"b", None)]
+
+
+def test_columns_make_a_key(topic: Topic, table: SqliteTable) -> None:
+    topic.send((None, {"id": 1, "note": "x"}), (None, {"id": 2, "note": "y"}))
+    topic.send((None, {"id": 1, "note": "z"}))
+    topic.load(table, **VALUES, key="id")
+    assert table.query("SELECT id, note FROM orders ORDER BY 1") == [(1, "z"), (2, "y")]
+    topic.send((b"1", None))
+    with pytest.raises(BadRecordError, match="at offset 3: id is null"):
+        topic.load(table, **VALUES, key="id")
+
+
+def test_records_without_a_key_are_dead_letters(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", b"1"), (None, b"2"), (b"b", b"3"))
+    with pytest.raises(BadRecordError, match="the record has no key"):
+        topic.load(table)
+    assert topic.load(table, on_error="deadletter").bad_records == 1
+    assert table.query("SELECT key FROM orders ORDER BY 1") == [(b"a",), (b"b",)]
+
+
+@pytest.mark.slow
+def test_a_new_field_becomes_a_column(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", {"id": 1}), (b"b", {"id": 1}))
+    topic.load(table, value_format="json", value_schema="id INT")
+    topic.send((b"a", {"id": 2, "note": "new"}))
+    topic.load(table, **VALUES)
+    assert table.query("SELECT id, note FROM orders ORDER BY key") == [(2, "new"), (1, None)]
+
+
+@pytest.mark.slow
+def test_the_command_line_upserts(
+    topic: Topic, table: SqliteTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic.send((b"a", b"1"), (b"a", b"2"))
+    topic.send((b"a", b"3"), partition=1)
+    servers = topic.options["kafka.bootstrap.servers"]
+    words = ["load", topic.name, "--bootstrap-servers", servers, "--to", table.name]
+    assert main([*words, "--name", "n", "--mode", "upsert", "--order-by", "timestamp"]) == 0
+    assert "3 records" in capsys.readouterr().out
+    assert table.query("SELECT value FROM orders") == [(b"3",)]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"mode": "merge"}, "mode is 'merge': write append or upsert"),
+        ({"key": "id"}, "no effect without mode=upsert"),
+        ({"mode": "upsert", "key": "id"}, "key names id, and the rows have key, value"),
+        ({"mode": "upsert", "order_by": "value"}, "order_by names value, which is binary"),
+        ({"mode": "upsert", "key": ["key", "key"]}, "a column twice"),
+        (
+            {"mode": "upsert", "key": "f", "value_format": "json", "value_schema": "f DOUBLE"},
+            "key names f, which is double",
+        ),
+        ({"mode": "upsert", "transform": lambda rows: rows}, "do not go together"),
+    ],
+)
+def test_what_cannot_be_is_refused(how: Any, said: str) -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
+    with pytest.raises(InvalidOptionError, match=said):
+        load_options("n", "sql:sqlite:///x#t", options, **how)
+
+
+def test_targets_of_files_are_refused() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
+    for kind in ("parquet:/x", "delta:/x", "iceberg:a.b?"):
+        with pytest.raises(InvalidOptionError, match="mode upsert is for sql: targets"):
+            load_options("n", kind, options, mode="upsert")
