@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafkalog.arrow.decode import RecordDecoder
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
@@ -83,7 +83,7 @@ class TopicReader:
         have been read, by another isolation level: there they stay. Beyond all that there is they
         are as well the end; where a group has read what is no more in the log, or never was, that
         has another record's offset once the log grows."""
-        ends = self._cluster.list_offsets(beyond, LATEST, Isolation.READ_UNCOMMITTED)
+        ends = self._whole_ends(beyond)
         for topic_partition, at in ends.items():
             if committed.get(topic_partition, 0) > at.offset:
                 raise DataLossError(
@@ -92,6 +92,17 @@ class TopicReader:
                     f"offset {at.offset}: its last records are gone, or it was created again."
                 )
         return {each: min(at, ends[each].offset) for each, at in beyond.items()}
+
+    def _whole_ends(
+        self, places: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Of the partitions of `places`, open transactions included; where one ends before its
+        place, after all brokers were asked who leads."""
+        ends = self._cluster.list_offsets(places, LATEST, Isolation.READ_UNCOMMITTED)
+        if any(at.offset < places[each] for each, at in ends.items()):
+            self._cluster.ask_all()
+            ends = self._cluster.list_offsets(places, LATEST, Isolation.READ_UNCOMMITTED)
+        return ends
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
@@ -150,9 +161,11 @@ class TopicReader:
 
     def _ends(self) -> dict[TopicPartition, int]:
         found = self._cluster.list_offsets(self._positions, LATEST)
-        short = [each for each, at in found.items() if at.offset < self._positions[each]]
+        short = {
+            each: offset for each, offset in self._positions.items() if found[each].offset < offset
+        }
         # Of a transaction that is open more was read than is to be read now.
-        whole = self._cluster.list_offsets(short, LATEST, Isolation.READ_UNCOMMITTED)
+        whole = self._whole_ends(short)
         for topic_partition, at in whole.items():
             if at.offset < self._positions[topic_partition]:
                 self._explain_loss(topic_partition, at.offset)

@@ -11,6 +11,7 @@ to (`topics(..., create=True)`), never looks at records.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
@@ -41,6 +42,7 @@ from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.receive_buffers import ReceiveBuffers
 from pyspark_kafkalog.client.transport import NobodyListensError
 from pyspark_kafkalog.errors import (
+    AuthenticationError,
     BrokersUnreachableError,
     InvalidTopicNameError,
     UnknownTopicError,
@@ -62,6 +64,8 @@ _CREATION_TIMEOUT_MS = 10_000
 _STALE_METADATA_MS = 5_000
 """How long a broker may deny a topic that it leads: one that has just started knows none yet."""
 _LEADERLESS = (LeaderNotAvailableError, NotLeaderForPartitionError, OffsetNotAvailableError)
+_WORD_MS = 2_000
+"""How long one broker of several is waited for where others may know as much."""
 _REFUSED_FOR_MS = 2_000
 """How long brokers that never answered may refuse where somebody waits: a restart takes less."""
 
@@ -114,6 +118,11 @@ class _Metadata:
     errors: dict[str, type[KafkaError]] = field(default_factory=dict)
     internal: set[str] = field(default_factory=set)
     fresh_until: Deadline = field(default_factory=lambda: Deadline(0))
+
+    @property
+    def elections(self) -> int:
+        """Of how many it tells: the more, the newer it is."""
+        return sum(1 + each.leader_epoch for topic in self.topics.values() for each in topic)
 
 
 class Cluster:
@@ -200,6 +209,29 @@ class Cluster:
     def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Asks anew who leads the partitions of `topics` (None: of all that were asked before)."""
         self._ask_metadata(sorted(set(self._metadata.topics if topics is None else topics)))
+
+    def ask_all(self, topics: Iterable[str] = ()) -> None:
+        """Asks each known broker who leads the partitions of `topics`, and of those that were asked
+        for before; the one that has heard of the newest elections is believed, and asked first from
+        now on. To be called before records are missed: a leader that ZooKeeper has lost goes on
+        answering reads as if it led still, with less than there is.
+
+        Who does not answer within _WORD_MS is not heard. Raises nothing.
+        """
+        names = sorted({*topics, *self._metadata.topics})
+        newest = 0
+        asked: set[tuple[str, int]] = set()
+        while left := [each for each in self._servers() if each not in asked]:
+            server, *_ = left
+            asked.add(server)
+            with suppress(KafkaError, AuthenticationError):
+                deadline = Deadline(min(_WORD_MS, self.config.request_timeout_ms))
+                connection = self.connection_to(server, deadline)
+                loaded = self._metadata_by(connection, names, deadline)
+                if (known := loaded.elections) > newest:
+                    newest = known
+                    self._keep(loaded, names)
+                    self._connections = {server: connection, **self._connections}
 
     def topic_id(self, topic: str) -> UUID | None:
         """The id of a topic as last heard of; None where no broker said one, as before Kafka 2.8.
@@ -413,9 +445,7 @@ class Cluster:
         for connection in self._connections.values():
             if not connection.closed:
                 return connection
-        servers = list(
-            dict.fromkeys(chain(self.config.bootstrap_servers, self._metadata.brokers.values()))
-        )
+        servers = self._servers()
         errors = []
         for tried, server in enumerate(servers):
             try:
@@ -429,6 +459,11 @@ class Cluster:
         if all(isinstance(error, NobodyListensError) for error in errors):
             raise NobodyListensError(reasons)
         raise KafkaConnectionError(reasons)
+
+    def _servers(self) -> list[tuple[str, int]]:
+        """All that are known."""
+        known = chain(self.config.bootstrap_servers, self._metadata.brokers.values())
+        return list(dict.fromkeys(known))
 
     def _node(self, node: int, deadline: Deadline) -> Connection:
         server = self._metadata.brokers[node]
@@ -503,13 +538,22 @@ class Cluster:
         Raises KafkaProtocolError where it is silent of one of `names`, and LeaderNotAvailableError
         where it names no brokers: one that has just started knows of no topics then either.
         """
+        loaded = self._metadata_by(self._any_broker(deadline), names, deadline, create)
+        return self._keep(loaded, names)
+
+    def _metadata_by(
+        self,
+        connection: Connection,
+        names: list[str] | None,
+        deadline: Deadline,
+        create: bool = False,
+    ) -> _Metadata:
         topics = (
             names
             if names is None
             else [MetadataRequest.MetadataRequestTopic(name=n) for n in names]
         )
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
-        connection = self._any_broker(deadline)
         connection.version(request.API_KEY, _METADATA_MAX_VERSION, _METADATA_NO_AUTO_CREATE_VERSION)
         answer = connection.call(request, self.attempt(deadline), _METADATA_MAX_VERSION)
         loaded = _read_metadata(answer)
@@ -521,6 +565,10 @@ class Cluster:
                 f"{connection.address} left topic {min(left_out)} out of its metadata."
             )
         loaded.fresh_until = Deadline(self.config.metadata_max_age_ms)
+        return loaded
+
+    def _keep(self, loaded: _Metadata, names: list[str] | None) -> _Metadata:
+        """Metadata of `names` (None: of all), beside what is known of others."""
         known = self._metadata.topics if names is not None else {}
         kept = {name: topic for name, topic in known.items() if name not in loaded.errors}
         loaded.topic_ids = self._metadata.topic_ids | loaded.topic_ids

@@ -334,6 +334,8 @@ class Fetcher:
         if self._config.isolation_level and found.last_stable_offset >= 0:
             reaches = min(reaches, found.last_stable_offset)
         if reaches < self._state.until_offset:
+            if self._too_short is not None:
+                self._cluster.ask_all()
             bounds = found.log_start_offset, reaches
             self._wait_after(f"it ends at offset {reaches} now", bounds)
             return
@@ -414,13 +416,19 @@ class Fetcher:
         where a topic was recreated and grew in between.
         """
         self._cluster.forget(self._topic_partition)
-        first = self._cluster.list_offsets([self._topic_partition], EARLIEST)
-        self._check_topic_id()
-        last = self._cluster.list_offsets([self._topic_partition], LATEST)
-        start, end = first[self._topic_partition].offset, last[self._topic_partition].offset
+        start, end = self._bounds()
+        if not start <= self.position <= end:
+            self._cluster.ask_all()
+            start, end = self._bounds()
         if not start <= self.position <= end:
             what_is = f"it now holds offsets {start} up to, not including, {end}"
             raise self._gone(what_is, start, end)
+
+    def _bounds(self) -> tuple[int, int]:
+        first = self._cluster.list_offsets([self._topic_partition], EARLIEST)
+        self._check_topic_id()
+        last = self._cluster.list_offsets([self._topic_partition], LATEST)
+        return first[self._topic_partition].offset, last[self._topic_partition].offset
 
     def _gone(
         self, what_is: str, log_start_offset: int = -1, log_end_offset: int = -1

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from pyspark_kafkalog.source.offsets import (
     report_data_loss,
     resolve,
 )
+from pyspark_kafkalog.source.second_look import look_twice
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
@@ -265,7 +267,8 @@ def plan_batch(
     for _ in range(_MOST_PLANS):
         partitions = subscription.partitions(cluster)
         topic_ids = topic_ids_of(cluster, partitions)
-        ranges = _plan_ranges(cluster, partitions, starting, ending, fail_on_data_loss)
+        plan = partial(_plan_ranges, cluster, partitions, starting, ending)
+        ranges = look_twice(cluster, plan, fail_on_data_loss)
         found_by_tasks = {piece.topic for piece in ranges} if fail_on_data_loss else set()
         recreated = _recreated(cluster, topic_ids, found_by_tasks)
         if not recreated:

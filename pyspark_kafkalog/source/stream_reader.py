@@ -7,9 +7,9 @@ InputPartition. The offsets of a query live in its checkpoint; with `commitOffse
 consumer group is told of them as well, for tools that show lag.
 """
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -63,6 +63,7 @@ from pyspark_kafkalog.source.partitions import (
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.source.splitting import plan_tasks
 from pyspark_kafkalog.source.trigger_limits import (
     OffsetSizes,
@@ -118,16 +119,24 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting = locate(self._connected(), self._options.starting, partitions)
             is_relative = isinstance(self._options.starting, RelativeLimit)
             self._starts_at_latest = is_relative or starting.mentions(LATEST)
-            bounds = log_bounds(self._connected(), partitions)
-            starts = resolve("startingOffsets", starting, partitions, bounds)
-            bounds = beyond_open_transactions(self._connected(), starts, bounds)
-            self._initial = clamp_starts(starts, bounds, self._options.fail_on_data_loss)
+            look = partial(self._first_starts, partitions, starting)
+            self._initial, bounds = look_twice(
+                self._connected(), look, self._options.fail_on_data_loss
+            )
             self._starts_by_log = {
                 each
                 for each in partitions
                 if bounds.earliest[each] > 0 and _is_found(self._options.starting, each)
             }
         return to_json(self._initial)
+
+    def _first_starts(
+        self, partitions: list[TopicPartition], starting: OffsetLimit, fail_on_data_loss: bool
+    ) -> tuple[Offsets, LogBounds]:
+        bounds = log_bounds(self._connected(), partitions)
+        starts = resolve("startingOffsets", starting, partitions, bounds)
+        bounds = beyond_open_transactions(self._connected(), starts, bounds)
+        return clamp_starts(starts, bounds, fail_on_data_loss), bounds
 
     @PlainErrors()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -271,13 +280,13 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest_offsets(self, known: Offsets) -> Offsets:
         """The end of each partition, asked for again while it lacks what `known` holds.
 
-        A leader that was just replaced may answer with less than there is, a broker that has just
+        A leader that was replaced may answer with less than there is, a broker that has just
         started without its topics, and all may be out of reach for longer than a request may take.
         A partition that was left out in one batch would be new in the next one, and read again
         from its beginning.
         """
         retries = self._options.offset_retries
-        for left in reversed(range(retries.attempts)):
+        for left in reversed(range(max(retries.attempts, 2))):  # from the second on all are asked
             try:
                 latest = offsets_at(self._connected(), self._assigned(), LATEST)
                 bounds = LogBounds({}, latest)
@@ -288,8 +297,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not (known and left):
                     raise
             time.sleep(retries.interval_ms / 1000)
-            with contextlib.suppress(UnknownTopicError, BrokersUnreachableError):
-                self._connected().refresh()
+            self._connected().ask_all({each.topic for each in known})
         return latest
 
     def _within_limits(self, known: Offsets, latest: Offsets) -> Offsets | None:

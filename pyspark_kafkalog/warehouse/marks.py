@@ -80,11 +80,20 @@ def replaced(
     if not asked:
         return {}
     with _cluster(client) as cluster:
-        other = {
-            each: last[each]
-            for each, offset in asked.items()
-            if _is_other(_digests(cluster, _at(each, offset), at.topic_ids), offset, marks[each])
-        }
+
+        def find() -> Offsets:
+            return {
+                each: last[each]
+                for each, offset in asked.items()
+                if _is_other(
+                    _digests(cluster, _at(each, offset), at.topic_ids), offset, marks[each]
+                )
+            }
+
+        other = find()
+        if other:
+            cluster.ask_all()
+            other = find()
     if other:
         first = min(other)
         others = other.keys() - {first}

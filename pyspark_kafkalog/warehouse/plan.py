@@ -37,6 +37,7 @@ from pyspark_kafkalog.source.partitions import (
     log_bounds,
     topic_ids_of,
 )
+from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.warehouse.commit import (
     Epochs,
     Position,
@@ -152,25 +153,35 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
 
     Unless `read_only`, finishes what a killed loader had published. Raises what `load` does.
     """
-    name, source = wanted.name, wanted.source
     target = open_target(wanted.target)
-    position = target.position(name, read_only)
+    position = target.position(wanted.name, read_only)
     _refuse_others(target, position, wanted)
-    with Cluster(source.client, fails_fast=True) as cluster:
-        partitions, gone = partitions_now(cluster, source, position.without_deleted())
-        topic_ids = topic_ids_of(cluster, partitions)
-        read = {each.topic for each in partitions}
-        position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
-        known = position.without_deleted(topic_ids)
-        meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
-        if wanted.has_start and meant:
-            check_passed(cluster, source, partitions, meant, name)
-        recreated = recreated_topics(known, topic_ids)
-        back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
-        last = Position(meant, topic_ids, known.epochs, known.marks)
-        ranges, epochs = plan_ranges(cluster, source, partitions, last, name, recreated, back)
-        if wanted.max_bytes is not None:
-            ranges = within_bytes(cluster, ranges, wanted.max_bytes)
+    with Cluster(wanted.source.client, fails_fast=True) as cluster:
+
+        def find(fails: bool) -> Work:
+            source = replace(wanted.source, fail_on_data_loss=fails)
+            return _find(cluster, replace(wanted, source=source), target, position)
+
+        topics = {each.topic for each in position.offsets}
+        return look_twice(cluster, find, wanted.source.fail_on_data_loss, topics)
+
+
+def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Position) -> Work:
+    name, source = wanted.name, wanted.source
+    partitions, gone = partitions_now(cluster, source, position.without_deleted())
+    topic_ids = topic_ids_of(cluster, partitions)
+    read = {each.topic for each in partitions}
+    position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
+    known = position.without_deleted(topic_ids)
+    meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss)
+    if wanted.has_start and meant:
+        check_passed(cluster, source, partitions, meant, name)
+    recreated = recreated_topics(known, topic_ids)
+    back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
+    last = Position(meant, topic_ids, known.epochs, known.marks)
+    ranges, epochs = plan_ranges(cluster, source, partitions, last, name, recreated, back)
+    if wanted.max_bytes is not None:
+        ranges = within_bytes(cluster, ranges, wanted.max_bytes)
     without = places_of_gone(gone, known, read, name, source.fail_on_data_loss)
     ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}

@@ -69,6 +69,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange, log_bounds
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.planned_on_pickle import PlannedOnPickle
 from pyspark_kafkalog.source.python_worker import freeze_imports
+from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.warehouse.commit import (
     NO_EPOCHS,
     NO_IDS,
@@ -288,12 +289,18 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             said = {topic: cluster.topic_id(topic) for topic in topics}
             ids = {topic: topic_id for topic, topic_id in said.items() if topic_id is not None}
             goes_on = without_recreated(position, ids, name, fails, _BEGIN_ANEW)
-            bounds = log_bounds(cluster, _partitions(topics, known))
+
+            at = Position(goes_on, ids, position.epochs, position.marks)
+
+            def look(fails: bool) -> tuple[Offsets, LogBounds]:
+                bounds = log_bounds(cluster, _partitions(topics, known))
+                return truncated(cluster, at, bounds, name, fails), bounds
+
             try:
-                at = Position(goes_on, ids, position.epochs, position.marks)
-                goes_on |= truncated(cluster, at, bounds, name, fails)
+                cut, bounds = look_twice(cluster, look, fails)
             except DataLossError as error:
                 raise DataLossError(f"{error} To have all of it, {_BEGIN_ANEW}.") from error
+            goes_on |= cut
         if not self._knows_topics_later:
             bounds = _joined(bounds, _soon_asked(client, topics.keys() - known))
         return goes_on, ids, bounds

@@ -66,6 +66,7 @@ class ScriptedBroker:
         self.node_id = node_id
         self.brokers = {node_id: self}
         self.leader = node_id
+        self.leader_epoch = 0
         self.leaders: dict[int, int] = {}
         """The leaders of partitions that `leader` does not lead."""
         self.advertised: tuple[str, int] | None = None
@@ -160,7 +161,7 @@ class ScriptedBroker:
                                 error_code=0,
                                 partition_index=index,
                                 leader_id=self.leaders.get(index, self.leader),
-                                leader_epoch=0,
+                                leader_epoch=self.leader_epoch,
                                 replica_nodes=[1],
                                 isr_nodes=[1],
                                 offline_replicas=[],

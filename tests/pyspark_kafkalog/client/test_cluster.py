@@ -289,6 +289,26 @@ def test_offsets_follow_a_leader_that_moves() -> None:
         assert len(one.asked(LIST_OFFSETS)) == 1
 
 
+def test_who_knows_the_newest_elections_is_believed() -> None:
+    """Also where it is not among the bootstrap servers, and for longer than the metadata is."""
+    with ScriptedBroker() as old, ScriptedBroker(node_id=2) as new:
+        old.brokers = new.brokers = {1: old, 2: new}
+        new.leader, new.leader_epoch = 2, 1
+        new.handlers[LIST_OFFSETS] = offsets_answer
+        old.handlers[LIST_OFFSETS] = lambda request: offsets_answer(request, 3)
+        with Cluster(old.config()) as cluster:
+            assert cluster.list_offsets([T0], LATEST)[T0].offset == 3
+            for again in range(3):
+                if again:
+                    cluster.distrust()
+                else:
+                    cluster.ask_all()
+                assert cluster.list_offsets([T0], LATEST)[T0].offset == 7
+            old.leader_epoch = 2
+            cluster.ask_all()
+            assert cluster.list_offsets([T0], LATEST)[T0].offset == 3
+
+
 def test_a_leader_that_went_away_is_waited_for() -> None:
     with ScriptedBroker({LIST_OFFSETS: offsets_answer}) as broker:
         broker.leader = -1

@@ -32,8 +32,10 @@ from tests.pyspark_kafkalog.client.scripted import (
     METADATA,
     SILENCE,
     VERSIONS,
+    RawPeer,
     Request,
     ScriptedBroker,
+    wait_for_close,
 )
 from tests.pyspark_kafkalog.client.test_cluster import offsets_answer, topic_error
 from tests.support.patience import BUSY_S, EVENT_S
@@ -455,7 +457,7 @@ def test_a_planning_process_that_was_suspended_asks_again(monkeypatch: pytest.Mo
 
 def test_offsets_out_of_range_say_what_there_is() -> None:
     def ends(request: Request) -> bytes:
-        return offsets_answer(request, 100 if len(broker.asked(LIST_OFFSETS)) == 1 else 200)
+        return offsets_answer(request, 100 if len(broker.asked(LIST_OFFSETS)) % 2 else 200)
 
     with (
         ScriptedBroker({FETCH: lambda r: answer(r, error_code=1), LIST_OFFSETS: ends}) as broker,
@@ -487,6 +489,30 @@ def test_an_offset_that_a_former_leader_refuses_is_read_from_the_new_one() -> No
         one.handlers |= {FETCH: refuse, LIST_OFFSETS: moved}
         two.handlers |= {FETCH: log, LIST_OFFSETS: ends}
         assert spans(fetched(one, 0, 20)) == [(0, 10), (10, 20)]
+
+
+@pytest.mark.parametrize("error_code", [1, 0], ids=["begins beyond its end", "ends beyond its end"])
+def test_a_leader_that_was_replaced_and_has_not_heard_of_it_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, error_code: int
+) -> None:
+    """It has lost ZooKeeper, and answers as if it led still. Brokers that do not answer hinder
+    nobody."""
+    monkeypatch.setattr("pyspark_kafkalog.client.cluster._WORD_MS", 300)
+    with ScriptedBroker() as old, ScriptedBroker(node_id=2) as new, RawPeer(wait_for_close) as mute:
+        old.brokers = new.brokers = {1: old, 2: new}
+        new.leader, new.leader_epoch = 2, 1
+        old.handlers |= {
+            FETCH: lambda r: answer(r, error_code=error_code, high_watermark=7),
+            LIST_OFFSETS: offsets_answer,
+        }
+        new.handlers |= {
+            FETCH: log_of(stored(8, 2)),
+            LIST_OFFSETS: lambda r: offsets_answer(
+                r, 8 if len(new.asked(LIST_OFFSETS)) % 2 else 10
+            ),
+        }
+        servers = f"{old.bootstrap_servers},{mute.bootstrap_servers}"
+        assert spans(fetched(old, 8, 10, bootstrap_servers=servers)) == [(8, 10)]
 
 
 def test_the_broker_that_is_asked_for_its_ends_may_be_away_for_longer_than_a_call() -> None:

@@ -76,6 +76,9 @@ class FakeCluster:
     def refresh(self, topics: Iterable[str] | None = None) -> None:
         self.topics(topics)
 
+    def ask_all(self, topics: Iterable[str] = ()) -> None:
+        self.refresh()
+
     def close(self) -> None:
         self.closed = True
 

@@ -361,7 +361,8 @@ def test_lower_ends_are_asked_for_as_often_as_the_option_says(cluster: FakeClust
         asked.clear()
         with pytest.raises(DataLossError, match="went back"):
             reader(**{"fetchOffset.numRetries": str(attempts)}).latestOffset(start, ALL)
-        assert len(asked) == max(0, attempts - 1)
+        # Once at least: of all brokers.
+        assert len(asked) == max(1, attempts - 1)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
