@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.forget import forget
     from pyspark_kafkalog.warehouse.load import LoadResult, load
     from pyspark_kafkalog.warehouse.loaded_offsets import loaded_offsets
+    from pyspark_kafkalog.warehouse.maintain import MaintainResult, maintain
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
     from pyspark_kafkalog.warehouse.sink.datasource import LoadSink
     from pyspark_kafkalog.warehouse.status import LoadStatus, load_status
     from pyspark_kafkalog.warehouse.targets.parquet import committed_files
-    from pyspark_kafkalog.warehouse.vacuum import vacuum
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ _HOME = {
     "LoadResult": "pyspark_kafkalog.warehouse.load",
     "LoadSink": "pyspark_kafkalog.warehouse.sink.datasource",
     "LoadStatus": "pyspark_kafkalog.warehouse.status",
+    "MaintainResult": "pyspark_kafkalog.warehouse.maintain",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
     "TopicLoad": "pyspark_kafkalog.warehouse.each_topic",
     "committed_files": "pyspark_kafkalog.warehouse.targets.parquet",
@@ -46,7 +47,7 @@ _HOME = {
     "load_status": "pyspark_kafkalog.warehouse.status",
     "load_topics": "pyspark_kafkalog.warehouse.each_topic",
     "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
-    "vacuum": "pyspark_kafkalog.warehouse.vacuum",
+    "maintain": "pyspark_kafkalog.warehouse.maintain",
 }
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "LoadResult",
     "LoadSink",
     "LoadStatus",
+    "MaintainResult",
     "QueryLag",
     "TopicLoad",
     "__version__",
@@ -68,7 +70,7 @@ __all__ = [
     "load_status",
     "load_topics",
     "loaded_offsets",
-    "vacuum",
+    "maintain",
 ]
 
 

@@ -30,6 +30,7 @@ WORDS = {
     "cluster": "Describe the cluster and its brokers.",
     "load": "Land what is new in topics in a warehouse.",
     "serve": "Run many loads when they are due.",
+    "maintain": "Compact small files, remove what is old.",
     "status": "Show where loads are and how far behind.",
     "ui": "Show all of that on a page, in a browser.",
     "compile-pyspark": "Let Spark's Python processes start sooner.",

@@ -1,7 +1,6 @@
 """`kafkalog load`: lands what is new in topics in a warehouse."""
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_output,
 )
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.cli.sigterm import end_on_sigterm
 from pyspark_kafkalog.errors import KafkalogError, sentence
 
 if TYPE_CHECKING:
@@ -129,12 +129,7 @@ _INSTEAD_OF_LOADING = (
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Print what would be loaded (or removed), and change nothing.",
-    ),
-    click.option(
-        "--vacuum",
-        is_flag=True,
-        help="Load nothing, but remove what killed loads left in the target; needs --to alone.",
+        help="Print what would be loaded, and change nothing.",
     ),
     click.option(
         "--forget",
@@ -142,14 +137,6 @@ _INSTEAD_OF_LOADING = (
         help="Load nothing, but forget where the load --name goes on: its next load lands "
         "everything again, beside the rows that are there; needs --to and --name alone.",
     ),
-    click.option(
-        "--retention-hours",
-        type=float,
-        default=24.0,
-        metavar="HOURS",
-        help="How long --vacuum leaves alone what a load may be at (default: 24).",
-    ),
-    click.option("--force", is_flag=True, help="Let --retention-hours be less than 24."),
 )
 
 _ROWS_AND_FILES = (
@@ -226,32 +213,16 @@ def command(client: Client, output: Output, **options: Any) -> None:
     Several topics go into one atomic commit, or into a table each where --to says {topic}.
     """
     said = SimpleNamespace(**options)
-    if said.vacuum:
-        if said.topics or said.pattern or said.name or said.forget:
-            raise click.UsageError("--vacuum loads nothing: leave TOPIC, --name and --forget out")
-        _vacuum(said, output)
-    elif said.forget:
+    if said.forget:
         if said.topics or said.pattern or not said.name or said.dry_run:
             raise click.UsageError("--forget loads nothing: give --to and --name alone")
         _forget(said, output)
     elif not ((said.topics or said.pattern) and said.name):
-        raise click.UsageError("give a TOPIC and --name NAME, --vacuum or --forget")
+        raise click.UsageError("give a TOPIC and --name NAME, or --forget")
     elif said.topics and said.pattern:
         raise click.UsageError("--pattern finds the topics: leave TOPIC or --pattern out")
     else:
         _load(client, said, output)
-
-
-def _vacuum(options: SimpleNamespace, output: Output) -> None:
-    from pyspark_kafkalog.warehouse.vacuum import vacuum
-
-    how = {"dry_run": options.dry_run, "force": options.force}
-    removed = vacuum(options.to, options.retention_hours, **how)
-    for path in removed:
-        output.row(str(path), path=str(path), removed=not options.dry_run)
-    if not output.as_json:
-        what = "would be removed" if options.dry_run else "removed"
-        output.say(f"{len(removed)} directories and files of dead loads {what}.")
 
 
 def _forget(options: SimpleNamespace, output: Output) -> None:
@@ -288,7 +259,7 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
         _tell_plan(plan_load(wanted), output)
         return
     progress = not (output.is_quiet or output.as_json)
-    _end_on_sigterm()
+    end_on_sigterm()
     if is_local:
         from pyspark_kafkalog.warehouse.engines.local import LocalEngine
         from pyspark_kafkalog.warehouse.load import run_load
@@ -300,11 +271,6 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
         output.say(f"Nothing new for {options.name}.", name=options.name, commit=None)
     else:
         _tell_result(_run_in_spark(wanted, options, progress), output)
-
-
-def _end_on_sigterm() -> None:
-    """A scheduler's way to stop a load; what it has staged goes, as after Ctrl-C."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _load_each(source: dict[str, str], options: SimpleNamespace, output: Output) -> None:
@@ -329,7 +295,7 @@ def _load_each(source: dict[str, str], options: SimpleNamespace, output: Output)
     if options.dry_run:
         _tell_plans(each, output)
         return
-    _end_on_sigterm()
+    end_on_sigterm()
     if is_local:
         with LocalEngine(options.workers, options.at_once) as engine:
             done = load_each(lambda _: engine, each, options.at_once, tell)

@@ -1,22 +1,25 @@
 """Child program of test_target_crash: loads once, to be killed before one of its calls.
 
-`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers]`, the last for a column that is new
-in the table, with the library of kill_before_call.c
-preloaded: for each number read from stdin, forks, loads in the child with SIGKILL before that call,
-and prints `killed`, or `ended N` after a load that came to its end first, with N calls. A negative
-number loads without any harm. A program of its own because forking needs a process without threads.
+`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers|maintain]`, the last for a column
+that is new in the table, or for maintenance instead of a load, with the library of
+kill_before_call.c preloaded: for each number read from stdin, forks, works in the child with
+SIGKILL before that call, and prints `killed`, or `ended N` where it came to its end first, with N
+calls. A negative number works without any harm. A program of its own because forking needs a
+process without threads.
 """
 
 import ctypes
 import os
 import sys
 
+from pyspark_kafkalog.warehouse.maintain import maintain
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 
 
-def main(target: str, until_offset: int, headers: bool) -> None:
+def main(target: str, until_offset: int, what: str) -> None:
+    headers = what == "headers"
     calls = ctypes.CDLL(None)
     open_target(target)
     for line in sys.stdin:
@@ -24,7 +27,10 @@ def main(target: str, until_offset: int, headers: bool) -> None:
         if child == 0:
             opened = open_target(target)
             calls.kafkalog_arm(int(line))
-            load(opened, "nightly", until_offset, headers, SchemaChange(adds=headers or None))
+            if what == "maintain":
+                maintain(target, retention_hours=0, force=True)
+            else:
+                load(opened, "nightly", until_offset, headers, SchemaChange(adds=headers or None))
             count = calls.kafkalog_count()
             # What follows is no part of the load.
             calls.kafkalog_arm(-1)
@@ -38,4 +44,4 @@ def main(target: str, until_offset: int, headers: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:] == ["headers"])
+    main(sys.argv[1], int(sys.argv[2]), "".join(sys.argv[3:]))

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.source.partitions import OffsetRange
 from tests.crash.kill_before_call import kill_library
-from tests.pyspark_kafkalog.warehouse.rows_loader import load
+from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     KINDS,
     DeltaLakeTable,
@@ -181,6 +183,46 @@ def test_a_column_is_there_with_the_rows_that_need_it_whatever_is_killed(
             f"{committed} after the commit point, KAFKALOG_CRASH_SEED={SEED}",
             end="",
         )
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_maintenance_killed_before_any_call_changes_no_row(
+    kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files are compacted, versions removed, a dead load's files swept; the next load goes on."""
+    (tmp_path / "place").mkdir()
+    table, chance = KINDS[kind](tmp_path / "place"), random.Random(SEED)
+    rows = expected_rows("hourly", 2) + expected_rows("nightly", 4)
+
+    def prepare(table: Table) -> None:
+        load(table.open(), "hourly", 2)
+        for until_offset in range(1, 5):
+            load(table.open(), "nightly", until_offset)
+        target = table.open()
+        write_rows(target.stage(row_schema()), "dead", OffsetRange("orders", 0, 4, 5))
+
+    table.again(prepare, "full")
+    maintainer = Loader(table, 0, library, "maintain")
+    calls = maintainer.run(10**9)
+    assert calls is not None
+    steps = list(range(1, calls + 1))
+    if not ALL_CALLS:
+        steps = sorted(chance.sample(steps, KILLS))
+    for step in steps:
+        table.again(prepare, "full")
+        if maintainer.run(step) is None:
+            assert table.rows() == rows
+            if chance.random() < 0.5 and maintainer.run(chance.choice(steps)) is None:
+                assert table.rows() == rows
+        load(table.open(), "nightly", 5)
+        assert maintainer.run(NEVER) is not None
+        assert table.rows() == rows + expected_rows("nightly", 5, start=4)
+        assert table.offsets("nightly") == {0: 5, 1: 5}
+        load(table.open(), "nightly", 7)
+        assert table.rows() == rows + expected_rows("nightly", 7, start=4)
+    maintainer.close()
+    with capsys.disabled():
+        print(f"\n  {kind}: killed before {len(steps)} of {calls} calls, {SEED=}", end="")
 
 
 def has_column(table: Table) -> bool:

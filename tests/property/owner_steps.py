@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyspark_kafkalog
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.targets.target import open_target
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep
 from tests.property.load_model import NAMES, Step, World
 from tests.property.load_oracle import Key, Place
 from tests.property.load_steps import Load
@@ -15,7 +16,7 @@ from tests.property.topic_model import picked
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Owner(Step):
-    """`what`: drop, add_column, optimize, vacuum, roll_back, our_vacuum."""
+    """`what`: drop, add_column, optimize, vacuum, roll_back, our_vacuum, upkeep."""
 
     what: str = "optimize"
     back: int = 0
@@ -61,6 +62,14 @@ class Owner(Step):
 
     def _our_vacuum(self, world: World) -> str:
         return f"swept {len(open_target(world.target.name).vacuum(0, False))}"
+
+    def _upkeep(self, world: World) -> str:
+        if world.dropped:
+            return "nothing"
+        asked = Upkeep(retention_s=0, forced=True)
+        done = open_target(world.target.name).upkeep(asked)
+        world.versions.clear()
+        return f"{done.compacted_files} files into {done.written_files}, {done.left}"
 
     def _roll_back(self, world: World) -> str:
         if not world.versions or world.dropped:

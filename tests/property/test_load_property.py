@@ -130,7 +130,8 @@ OVERTAKEN = st.builds(
     load_steps.InTurn,
     steps=st.tuples(RECREATE, load(name=st.just(0), fails_on_loss=st.just(False))),
 )
-MEANWHILE = st.one_of(DELETE_RECORDS, DELETE_RECORDS, RECREATE, produce(), RIVAL, OVERTAKEN)
+UPKEEP = st.just(owner_steps.Owner("upkeep"))
+MEANWHILE = st.one_of(DELETE_RECORDS, DELETE_RECORDS, RECREATE, produce(), RIVAL, OVERTAKEN, UPKEEP)
 LOAD = load(
     names_missing=SELDOM,
     way=WAY,
@@ -163,7 +164,9 @@ LOADS = st.one_of(load(), load(), LOAD, ROWWISE)
 GOES = st.one_of(DELETE_RECORDS, st.builds(topic_steps.Retention, topic=PLACES))
 OWNER = st.builds(
     owner_steps.Owner,
-    what=st.sampled_from(["drop", "add_column", "optimize", "vacuum", "roll_back", "our_vacuum"]),
+    what=st.sampled_from(
+        ["drop", "add_column", "optimize", "vacuum", "roll_back", "our_vacuum", "upkeep", "upkeep"]
+    ),
     back=PLACES,
 )
 LOSE = st.builds(owner_steps.LoseOffsets, name=NAME)
@@ -297,6 +300,7 @@ EPISODES = st.one_of(
     # A checkpoint comes back.
     told(produce(), ROWWISE, produce(), ROWWISE),
     # Owners.
+    told(produce(), LOADS, produce(), LOADS, UPKEEP, produce(), LOADS, UPKEEP),
     told(produce(), LOADS, OWNERS, produce(), LOADS),
     told(produce(), LOADS, st.just(owner_steps.Owner("drop")), LOADS, produce(), LOADS),
 )

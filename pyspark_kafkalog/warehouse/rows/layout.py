@@ -122,17 +122,22 @@ def make_layout(
         raise InvalidOptionError(
             f"compression is {compression!r}: write one of {', '.join(COMPRESSIONS)}"
         )
-    if not LEAST_FILE_BYTES <= file_bytes <= MOST_FILE_BYTES:
-        raise InvalidOptionError(
-            f"target_file_bytes is {file_bytes}: give {LEAST_FILE_BYTES} (1 MiB) to "
-            f"{MOST_FILE_BYTES} (4 GiB)"
-        )
+    check_file_bytes(file_bytes)
     return Layout(
         tuple(_field(text) for text in _listed(partition_by)),
         tuple(_order(text) for text in _listed(sort_by)),
         compression,
         file_bytes,
     )
+
+
+def check_file_bytes(file_bytes: int) -> None:
+    """Raises InvalidOptionError for a size that files cannot be given."""
+    if not LEAST_FILE_BYTES <= file_bytes <= MOST_FILE_BYTES:
+        raise InvalidOptionError(
+            f"target_file_bytes is {file_bytes}: give {LEAST_FILE_BYTES} (1 MiB) to "
+            f"{MOST_FILE_BYTES} (4 GiB)"
+        )
 
 
 def check_layout(layout: Layout, schema: pa.Schema) -> None:

@@ -35,14 +35,12 @@ are added as they are, so that tables with rules for their rows are refused (del
 Needs the same path on driver and executors. Called by the driver, from any thread or process.
 """
 
-import glob
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -54,7 +52,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import KafkalogError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, to_json
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
@@ -78,17 +76,18 @@ from pyspark_kafkalog.warehouse.targets.delta_evolution import (
     joined_columns,
 )
 from pyspark_kafkalog.warehouse.targets.delta_history import (
-    actions,
     commit_info,
     names_load,
     restored,
 )
+from pyspark_kafkalog.warehouse.targets.delta_log import app_ids, named_files, txns
 from pyspark_kafkalog.warehouse.targets.delta_rules import (
     refuse_nulls,
     refuse_unfit,
     with_partitions,
 )
 from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, file_statistics
+from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
@@ -100,6 +99,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     staged_path,
     sweep_directories,
 )
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 LOAD_ID = "kafkalog.load-id"
 
@@ -110,11 +110,6 @@ _MARK = "mark:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
-# Of one file, of several, or of a file that is called by a UUID.
-_CHECKPOINT = re.compile(
-    r"(?P<version>\d{20})\.checkpoint"
-    r"(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
-)
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
@@ -149,10 +144,9 @@ class DeltaTarget:
             table = self._table()
             if table is None:
                 return []
-            app_ids = (
-                app_id.split(":") for app_id in _app_ids(os.path.join(self.path, "_delta_log"))
-            )
-            names = {unquote(parts[1]) for parts in app_ids if parts[0] == _APP and len(parts) > 1}
+            found = app_ids(os.path.join(self.path, "_delta_log"))
+            parts_of = (app_id.split(":") for app_id in found)
+            names = {unquote(parts[1]) for parts in parts_of if parts[0] == _APP and len(parts) > 1}
             return sorted(name for name in names if self._is_placed(table, name))
 
     def history(self) -> Iterator[CommitRecord]:
@@ -229,20 +223,22 @@ class DeltaTarget:
                 return []
             return sweep_directories(self.path, idle_s, dry_run, self._named_files, self._fence)
 
+    def upkeep(self, asked: Upkeep) -> Upkept:
+        with _explained(f"maintain the load target {self.path}"):
+            return keep_up(self.path, asked, self._refused) if self._table() else Upkept()
+
+    def _refused(self) -> list[str]:
+        """The loads that cannot go on: see position_in."""
+        refused = []
+        for name in self.names():
+            try:
+                self.position(name, read_only=True)
+            except TargetError:
+                refused.append(name)
+        return refused
+
     def _named_files(self) -> set[str]:
-        """Every file that the log, as far back as it goes, adds or removes."""
-        log_path = os.path.join(self.path, "_delta_log")
-        found: set[str] = set()
-        for path in glob.glob(os.path.join(glob.escape(log_path), "**", "*"), recursive=True):
-            if path.endswith(".parquet"):
-                with pq.ParquetFile(path) as file:
-                    for kind in {"add", "remove"}.intersection(file.schema_arrow.names):
-                        column = file.read([f"{kind}.path"]).column(kind).drop_null()
-                        found.update(one["path"] for one in column.to_pylist())
-            elif path.endswith(".json"):
-                for kind in ("add", "remove"):
-                    found.update(action[kind]["path"] for action in actions(path, kind))
-        return {unquote(path) for path in found}
+        return named_files(os.path.join(self.path, "_delta_log"))
 
     def _fence(self) -> None:
         """A log entry without files: whoever was about to write its number looks again."""
@@ -346,7 +342,7 @@ class DeltaTarget:
         if names_load(self.path, name, range(oldest, table.version() + 1)):
             return True
         if seen_version is not None or any(
-            app_id.startswith(f"{_APP}:") for app_id in _app_ids(log_path)
+            app_id.startswith(f"{_APP}:") for app_id in app_ids(log_path)
         ):
             return False
         return any(_FILE_OF_A_LOAD.search(uri) for uri in table.file_uris())
@@ -355,7 +351,7 @@ class DeltaTarget:
         """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
         newest: dict[str, int | None] = {}
         expire = "delta.setTransactionRetentionDuration" in table.metadata().configuration
-        for txn in _txns(os.path.join(self.path, "_delta_log")):
+        for txn in txns(os.path.join(self.path, "_delta_log")):
             if expire or (txn.is_checkpoint and txn.entry > table.version()):
                 newest[txn.app_id] = table.transaction_version(txn.app_id)
             elif txn.entry <= table.version():
@@ -502,57 +498,6 @@ def _without_dropped(offsets: Offsets) -> Offsets:
     return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
 
 
-class _Txn(NamedTuple):
-    """What the log says of an appId in `entry`, the table version that it is of."""
-
-    entry: int
-    is_checkpoint: bool
-    app_id: str
-    version: int
-
-
-def _app_ids(log_path: str) -> set[str]:
-    return {txn.app_id for txn in _txns(log_path)}
-
-
-def _txns(log_path: str) -> Iterator[_Txn]:
-    """Those of the log's last checkpoint and of all entries after it, oldest first, and perhaps of
-    later ones than the table version that somebody has open."""
-    checkpoint, names = _newest_checkpoint(log_path)
-    for name in names:
-        path = os.path.join(log_path, name)
-        if name.endswith(".parquet"):
-            column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
-            for txn in column.drop_null().to_pylist():
-                yield _Txn(checkpoint, True, txn["appId"], txn["version"])
-        else:
-            yield from _txns_in(path, checkpoint, True)
-    for name in sorted(os.listdir(log_path)):
-        version, _, rest = name.partition(".")
-        if rest == "json" and version.isdecimal() and int(version) > checkpoint:
-            yield from _txns_in(os.path.join(log_path, name), int(version), False)
-
-
-def _newest_checkpoint(log_path: str) -> tuple[int, list[str]]:
-    """The table version of the log's last complete checkpoint and the names of its files; -1 and
-    none where there is no checkpoint. By the files alone: the log's own note of it,
-    `_last_checkpoint`, may be older, or missing."""
-    files: dict[tuple[int, int], list[str]] = {}
-    for name in os.listdir(log_path):
-        found = _CHECKPOINT.fullmatch(name)
-        if found:
-            key = int(found["version"]), int(found["parts"] or 1)
-            files.setdefault(key, []).append(name)
-    newest = max((key for key, names in files.items() if len(names) >= key[1]), default=(-1, 0))
-    return newest[0], files.get(newest, [])
-
-
-def _txns_in(path: str, entry: int, is_checkpoint: bool) -> Iterator[_Txn]:
-    """Those of a file of JSON objects, one a line."""
-    for action in actions(path, "txn"):
-        yield _Txn(entry, is_checkpoint, action["txn"]["appId"], action["txn"]["version"])
-
-
 def _statistics(path: str, file: DataFile) -> FileStatistics:
     footer = pq.read_metadata(path)
     check_rows(path, file, footer.num_rows)
@@ -605,6 +550,8 @@ def _explained(doing: str) -> Iterator[None]:
     not be done."""
     try:
         yield
+    except KafkalogError:
+        raise
     except (DeltaError, OSError, ValueError) as error:
         raise TargetError(
             f"cannot {doing}: {error}. A delta: target is a directory that the driver and all "

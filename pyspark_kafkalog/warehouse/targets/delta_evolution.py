@@ -4,22 +4,17 @@ New columns, and new fields of structs, are added as nullable. No column gets an
 takes the table feature typeWidening, which deltalake does not write, so such tables are refused
 (delta_rules.py). Rows of a narrower type can take the column's.
 
-deltalake writes no `metaData` beside `add`s, so an entry with both is written here: under its
-number, in one step that fails where the number is taken, by a hard link as deltalake itself does.
+deltalake writes no `metaData` beside `add`s, so an entry with both is written here
+(delta_entry.py).
 
 Called by delta.py alone.
 """
 
-import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
 from deltalake.schema import ArrayType, DataType, Field, MapType, StructType
 from deltalake.transaction import AddAction
 
@@ -27,7 +22,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.schema_change import joined, refuse_spellings
-from pyspark_kafkalog.warehouse.targets.directory_storage import sync_directory
+from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
 
 _TIME_WITHOUT_ZONE = '"timestamp_ntz"'
 
@@ -73,35 +68,18 @@ def append_with_schema(
 ) -> None:
     """One log entry that also gives the table `schema`, at the number that follows the version
     `table` was opened at; raises CommitFailedError where that is taken."""
-    now_ms = time.time_ns() // 1_000_000
+    said = {
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "isBlindAppend": True,
+        **metadata,
+    }
     actions = [
-        {
-            "commitInfo": {
-                "timestamp": now_ms,
-                "operation": "WRITE",
-                "operationParameters": {"mode": "Append"},
-                "isBlindAppend": True,
-                "engineInfo": "pyspark-kafkalog",
-                **metadata,
-            }
-        },
         {"metaData": _metadata(table, schema)},
         *({"txn": {"appId": one.app_id, "version": one.version}} for one in transactions),
-        *({"add": _add(action)} for action in adds),
+        *(add(action) for action in adds),
     ]
-    text = "".join(f"{json.dumps(action)}\n" for action in actions)
-    scratch = os.path.join(stage.path, "log-entry.json")
-    with open(scratch, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    log_path = os.path.join(os.path.dirname(stage.path), "_delta_log")
-    version = table.version() + 1
-    try:
-        os.link(scratch, os.path.join(log_path, f"{version:020}.json"))
-    except FileExistsError as error:
-        raise CommitFailedError(f"version {version} is taken") from error
-    sync_directory(log_path)
+    write_entry(stage.path, table.version() + 1, said, actions)
 
 
 def _extended(field: Field, wanted: DataType) -> Field:
@@ -141,16 +119,4 @@ def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:
         "partitionColumns": list(now.partition_columns),
         "configuration": dict(now.configuration),
         **{key: value for key, value in said.items() if value is not None},
-    }
-
-
-def _add(action: AddAction) -> dict[str, Any]:
-    # Paths in a log are URIs.
-    return {
-        "path": quote(action.path),
-        "partitionValues": action.partition_values,
-        "size": action.size,
-        "modificationTime": action.modification_time,
-        "dataChange": action.data_change,
-        "stats": action.stats,
     }

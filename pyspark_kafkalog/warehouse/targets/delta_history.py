@@ -10,6 +10,7 @@ Called by delta.py alone. Changes nothing; errors are OSErrors and ValueErrors.
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,9 +93,10 @@ def names_load(path: str, name: str, versions: range) -> bool:
     for entry in sorted(os.listdir(log_path)):
         version = entry.partition(".")[0]
         if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
-            for action in actions(os.path.join(log_path, entry), "commitInfo"):
-                if action["commitInfo"].get("kafkalog.name") == name:
-                    return True
+            with suppress(FileNotFoundError):  # cleaned up meanwhile
+                for action in actions(os.path.join(log_path, entry), "commitInfo"):
+                    if action["commitInfo"].get("kafkalog.name") == name:
+                        return True
     return False
 
 

@@ -5,7 +5,7 @@ writer: nothing else looks into them. What can be told from the files is checked
 not be null); rules that would take an expression of SQL, or a value that is made by the writer, are
 refused before anything lands, by name.
 
-Called by delta.py alone. Changes nothing; errors are TargetErrors.
+Called by delta.py and delta_upkeep.py. Changes nothing; errors are TargetErrors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,16 +109,22 @@ def _count_nulls(path: str, name: str) -> int:
 
 
 def _rules_of_table(table: DeltaTable, partition_columns: Sequence[str]) -> Iterator[str]:
-    metadata, protocol = table.metadata(), table.protocol()
+    metadata = table.metadata()
     if list(metadata.partition_columns) != list(partition_columns):
         now = ", ".join(metadata.partition_columns) or "nothing"
         yield f"is partitioned by {now}, not by {', '.join(partition_columns) or 'nothing'}"
-    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
-    if mode != "none":
-        yield f"has column mapping (delta.columnMapping.mode = {mode})"
+    yield from rules_of_rewriting(table)
     for key, expression in metadata.configuration.items():
         if key.startswith("delta.constraints."):
             yield f"has constraints ({key} = {expression})"
+
+
+def rules_of_rewriting(table: DeltaTable) -> Iterator[str]:
+    """What of the table is in the way of files with the very rows that others have."""
+    metadata, protocol = table.metadata(), table.protocol()
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        yield f"has column mapping (delta.columnMapping.mode = {mode})"
     unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
     if unknown:
         yield f"wants writers to have the features {', '.join(unknown)}"

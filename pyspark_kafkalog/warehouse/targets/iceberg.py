@@ -116,6 +116,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     staged_path,
     sweep_directories,
 )
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"
@@ -242,6 +243,9 @@ class IcebergTarget:
             return sweep_directories(
                 data, idle_s, dry_run, lambda: self._named_files(data), self._fence
             )
+
+    def upkeep(self, asked: Upkeep) -> Upkept:
+        return Upkept(left=["small files: those of an Iceberg table are not compacted yet"])
 
     def position_in(self, table: Table, name: str) -> Position:
         """Where load `name` goes on, in the table's metadata as it was loaded.

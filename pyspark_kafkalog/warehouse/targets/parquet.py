@@ -69,6 +69,7 @@ from pyspark_kafkalog.warehouse.targets.storage import (
     is_url,
 )
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_storage
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,6 +217,9 @@ class ParquetTarget:
                     newest = self._settle()
                 self._settle()
             return [self._storage.stage_path(load_id) for load_id in idle]
+
+    def upkeep(self, asked: Upkeep) -> Upkept:
+        return Upkept(left=["small files: a Parquet target has no commit that replaces files"])
 
     def committed_files(self) -> list[str]:
         """Paths of all committed files, oldest commit first, wherever each of them is now."""

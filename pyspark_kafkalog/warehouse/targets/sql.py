@@ -81,6 +81,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     new_load_id,
     staged_path,
 )
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 _MISSING_FILE = (
     "Loads into a SQL database go by way of the driver's temporary directory: set TMPDIR to one "
@@ -234,6 +235,9 @@ class SqlTarget:
         for path in [] if dry_run else idle:
             shutil.rmtree(path, ignore_errors=True)
         return idle
+
+    def upkeep(self, asked: Upkeep) -> Upkept:
+        return Upkept(left=["the table: it is the database's to look after"])
 
     def _publish(self, pending: PendingCommit) -> Commit:
         name, stage, files = pending.name, pending.stage, pending.files

@@ -80,24 +80,28 @@ def sweep_directories(
     is none may be that of a loader which sleeps before its commit. So it is put aside first, then
     `fence` makes a commit: a loader that had looked for its files before cannot commit any more, or
     has done so by now, and then the directory is put back. It is too when that fails; what a killed
-    sweep put aside, `restore_aside` puts back.
+    sweep put aside, `restore_aside` puts back. Of a directory that commits name, what they do not
+    name goes, and then the directory if nothing is left.
     """
     oldest = time.time() - idle_s
     committed = named()
+    directories = _directories(committed)
     swept, aside = [], []
     for name in sorted(os.listdir(parent) if os.path.isdir(parent) else []):
         path = os.path.join(parent, name)
         if not _LOAD_DIRECTORY.fullmatch(name) or last_change(path) >= oldest:
             continue
-        unnamed = [file for file in _files_below(path) if f"{name}/{file}" not in committed]
-        if not name.endswith(_ASIDE) and len(unnamed) < len(_files_below(path)):
+        if name in directories:
+            files = _files_below(path)
+            unnamed = [file for file in files if f"{name}/{file}" not in committed]
             swept += [os.path.join(path, file) for file in unnamed]
+            swept += [path] if len(unnamed) == len(files) else []
         else:
             aside.append(path.removesuffix(_ASIDE))
     if dry_run:
         return swept + aside
     for path in swept:
-        os.unlink(path)
+        (os.rmdir if os.path.isdir(path) else os.unlink)(path)
     return swept + (_sweep_aside(parent, aside, named, fence) if aside else [])
 
 

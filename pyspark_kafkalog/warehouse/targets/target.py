@@ -23,6 +23,7 @@ from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 from pyspark_kafkalog.warehouse.topic_places import refuse_topic
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class Target(Protocol):
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Removes what no commit names and no load has touched for `idle_s`; returns paths. What is
         removed cannot be published any more, by whoever wakes up. `dry_run` changes nothing."""
+
+    def upkeep(self, asked: Upkeep) -> Upkept:
+        """Compacts small files, and removes old versions with what they alone need, beside loads,
+        which it neither moves nor undoes."""
 
 
 def open_target(target: str) -> Target:

@@ -433,10 +433,8 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
     [
         ("quickstart --port 99999", "99999 is not in the range"),
         ("consume t --max -1", "-1 is not in the range"),
-        ("load t --to parquet:w", "a TOPIC and --name NAME, --vacuum or --forget"),
-        ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, --vacuum or --forget"),
-        ("load t --to parquet:w --vacuum", "--vacuum loads nothing"),
-        ("load --name nightly --to parquet:w --vacuum", "--vacuum loads nothing"),
+        ("load t --to parquet:w", "a TOPIC and --name NAME, or --forget"),
+        ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, or --forget"),
         ("load t --name nightly --to parquet:w --forget", "--forget loads nothing"),
         ("load --to parquet:w --forget", "--forget loads nothing"),
     ],

@@ -141,7 +141,7 @@ def test_what_concerns_all_topics_is_said_once(tmp_path: Path) -> None:
             load_topics(None, "nightly", f"parquet:{tmp_path}/{{topic}}", options, at_once=number)
     for ask in (
         pyspark_kafkalog.load_status,
-        pyspark_kafkalog.vacuum,
+        pyspark_kafkalog.maintain,
         lambda target: pyspark_kafkalog.forget(target, "nightly"),
         lambda target: pyspark_kafkalog.loaded_offsets(target, "nightly"),
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafkalog import cli, vacuum
+from pyspark_kafkalog import cli, maintain
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.commit import (
@@ -42,6 +42,12 @@ def files_that_stay(
     return make_table(request.param, tmp_path, monkeypatch)
 
 
+def swept(table: Table, hours: float | None = None, **flags: bool) -> list[str]:
+    """What was swept, with all else of maintenance left out."""
+    done = maintain(table.name, retention_hours=hours, compact=False, expire=False, **flags)
+    return list(done.removed)
+
+
 def begin(
     table: Table, name: str = "nightly", until_offset: int = 7
 ) -> tuple[Target, PendingCommit]:
@@ -58,13 +64,13 @@ def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table: Table) 
     target, landed = begin(table)
     stage = landed.stage
     staged = table.staged(stage)
-    assert vacuum(table.name) == []
-    listed = vacuum(table.name, 0, force=True, dry_run=True)
+    assert swept(table) == []
+    listed = swept(table, 0, force=True, dry_run=True)
     assert [path.rpartition("/")[2] for path in listed] == [stage.path.split("?")[0].split("/")[-1]]
     assert table.staged(stage) == staged
-    assert vacuum(table.name, 0, force=True) == listed
+    assert swept(table, 0, force=True) == listed
     assert table.staged(stage) == []
-    assert vacuum(table.name, 0, force=True) == []
+    assert swept(table, 0, force=True) == []
     with pytest.raises(TargetError, match="nothing was published"):
         target.commit(landed)
     assert table.rows() == expected_rows("hourly", 4)
@@ -74,9 +80,9 @@ def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table: Table) 
 
 
 def test_a_target_without_commits_is_swept_too(table: Table) -> None:
-    assert vacuum(table.name, 0, force=True) == []
+    assert swept(table, 0, force=True) == []
     begin(table)
-    assert len(vacuum(table.name, 0, force=True)) == 1
+    assert len(swept(table, 0, force=True)) == 1
     assert table.open().position("nightly").offsets == {}
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
@@ -85,16 +91,16 @@ def test_a_target_without_commits_is_swept_too(table: Table) -> None:
 def test_a_load_that_is_touched_goes_on(table: Table) -> None:
     target, landed = begin(table)
     load(table.open(), "hourly", 4)
-    assert vacuum(table.name, 1, force=True) == []
+    assert swept(table, 1, force=True) == []
     target.commit(landed)
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
 def test_a_short_retention_has_to_be_forced(table: Table) -> None:
     with pytest.raises(InvalidOptionError, match="use force"):
-        vacuum(table.name, 23.9)
+        swept(table, 23.9)
     with pytest.raises(InvalidOptionError):
-        vacuum(table.name, float("nan"), force=True)
+        swept(table, float("nan"), force=True)
 
 
 def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay: Table) -> None:
@@ -103,7 +109,7 @@ def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay: Table) 
     target.commit(landed)
     [twin] = write_rows(landed.stage, "late twin", landed.ranges[0])
     load(table.open(), "hourly", 4)
-    assert vacuum(table.name, 0, force=True) == [f"{landed.stage.path}/{twin.name}"]
+    assert swept(table, 0, force=True) == [f"{landed.stage.path}/{twin.name}"]
     assert table.rows() == expected_rows("hourly", 4) + expected_rows("nightly", 7)
 
 
@@ -117,7 +123,7 @@ def test_files_that_only_an_old_version_of_the_table_names_are_kept(
     found = table.delta()
     found.optimize.compact()
     found.create_checkpoint()
-    assert vacuum(table.name, 0, force=True) == []
+    assert swept(table, 0, force=True) == []
     found.load_as_version(1)
     assert found.to_pyarrow_table().num_rows == 6
 
@@ -249,13 +255,14 @@ def test_the_command_line_sweeps(
 ) -> None:
     table = make_table("parquet", tmp_path, monkeypatch)
     _, landed = begin(table)
-    assert cli.main(["load", "--vacuum", "--to", table.name]) == 0
-    assert capsys.readouterr().out == "0 directories and files of dead loads removed.\n"
-    arguments = ["load", "--vacuum", "--to", table.name, "--retention-hours", "0", "--force"]
+    assert cli.main(["maintain", table.name]) == 0
+    nothing = "0 files with 0 bytes compacted into 0 with 0 bytes; 0 snapshots or log files and "
+    assert f"{nothing}0 files and directories removed.\n" in capsys.readouterr().out
+    arguments = ["maintain", table.name, "--retention-hours", "0", "--force"]
     assert cli.main([*arguments, "--dry-run"]) == 0
-    would = f"{landed.stage.path}\n1 directories and files of dead loads would be removed.\n"
-    assert capsys.readouterr().out == would
+    out = capsys.readouterr().out
+    assert out.startswith(f"{landed.stage.path}\n")
+    assert "1 files and directories would be removed." in out
+    assert table.staged(landed.stage)
     assert cli.main(arguments) == 0
     assert table.staged(landed.stage) == []
-    assert cli.main(["load", "--to", table.name]) == 2
-    assert "a TOPIC" in capsys.readouterr().err

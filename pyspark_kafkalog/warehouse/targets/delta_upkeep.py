@@ -1,0 +1,324 @@
+"""The upkeep of a Delta table: small files compacted, old versions and log entries removed.
+
+Compaction is a log entry OPTIMIZE without `dataChange`, whose rows are copied here (upkeep.py). It
+is not deltalake's own: that says bounds of numbers without their NaN, which Spark would then not
+find, and of times rounded down, holds whole row groups of a million rows in memory, and cannot be
+interrupted. Such an entry has no `txn`, so it moves no load. It is tried at the one log number that
+follows the state in which all of its files were seen to be there, without a deletion vector, and
+after the staged files were (staging.sweep_directories); as loads are tried at one number, too, each
+sees what the other did.
+
+All else is deltalake's: VACUUM, which removes the files of versions that are older than
+delta.deletedFileRetentionDuration (a week), a checkpoint, which holds all `txn`s, and the clean-up
+of entries before it that are older than delta.logRetentionDuration (30 days). Files that no version
+knows are found by deltalake's list of a full VACUUM and removed here, but for those in directories
+of loads, which `DeltaTarget.vacuum` sweeps behind a fence: a full VACUUM would know by age alone
+that nobody is going to commit them.
+
+While a load is refused, as the table was restored to before it or lost its `txn`s, nothing is
+removed: what is left may be needed to put that right. Called by delta.py alone.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import date
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
+
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES
+from pyspark_kafkalog.warehouse.rows.row_types import storable
+from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
+from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting
+from pyspark_kafkalog.warehouse.targets.delta_statistics import file_statistics
+from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory, sync_directory
+from pyspark_kafkalog.warehouse.targets.staging import (
+    check_staged,
+    discard,
+    new_load_id,
+    remove_all_but,
+    staged_path,
+)
+from pyspark_kafkalog.warehouse.targets.upkeep import (
+    LiveFile,
+    Merge,
+    Upkeep,
+    Upkept,
+    fits,
+    merges_of,
+    portions,
+    written_portion,
+)
+
+_FILE_BYTES = "delta.targetFileSize"
+_PARTITION_KINDS = frozenset(("string", "boolean", "byte", "short", "integer", "long", "date"))
+_SWEPT = "A sweep of others took it, which may have been forced: run it again."
+
+
+def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> Upkept:
+    """Does what is asked of the table at `path`; `refused` tells which loads are refused.
+
+    Raises InvalidOptionError for a retention that is too short, before anything is done.
+    """
+    kept = Upkept()
+    # Also to find out whether the retention will do.
+    stale = _stale(path, asked)
+    if asked.compacts:
+        _compact(path, asked, kept)
+    if asked.expires:
+        names = refused()
+        if names:
+            kept.left.append(
+                f"old versions: load {', '.join(names)} is refused, and they may be needed to put "
+                "that right"
+            )
+        elif asked.dry_run:
+            kept.removed += [os.path.join(path, name) for name in stale]
+        else:
+            _expire(path, asked, kept)
+    return kept
+
+
+def _compact(path: str, asked: Upkeep, kept: Upkept) -> None:
+    table = DeltaTable(path)
+    reason = next(rules_of_rewriting(table), None)
+    columns = pa.schema(table.schema().to_arrow())
+    by = table.metadata().partition_columns
+    schema = pa.schema([field for field in columns if field.name not in by])
+    reason = reason or _unfit(table, schema)
+    if reason:
+        kept.left.append(f"small files: the table {reason}")
+        return
+    file_bytes = asked.file_bytes or _file_bytes(table)
+    live = _live_files(table, path)
+    candidates = {file.key for merge in merges_of(live, file_bytes) for file in merge.files}
+    other = {each.key for each in live if each.key in candidates and not _fits(each, schema)}
+    if other:
+        kept.left.append(f"{len(other)} small files: their columns have other types")
+    merges = merges_of((file for file in live if file.key not in other), file_bytes)
+    if asked.dry_run:
+        kept.add(merges)
+        return
+    for portion in portions(merges, file_bytes):
+        stage = _stage(path, schema)
+        _publish(path, table, stage, written_portion(stage, portion, _by_name(schema)), kept)
+
+
+def _stage(path: str, schema: pa.Schema) -> Stage:
+    load_id = new_load_id()
+    stage = Stage(load_id, os.path.join(path, f"load-{load_id}"), schema)
+    make_directory(stage.path)
+    return stage
+
+
+def _publish(
+    path: str, planned: DeltaTable, stage: Stage, merges: Sequence[Merge], kept: Upkept
+) -> None:
+    """Publishes those of the merges whose files nobody has replaced meanwhile."""
+    sync_directory(stage.path)
+    while True:
+        table = DeltaTable(path)
+        there = {file.key for file in _live_files(table, path)}
+        valid = [merge for merge in merges if all(file.key in there for file in merge.files)]
+        if not valid or _rules(table) != _rules(planned):
+            discard(stage)
+            kept.left.append("small files: others altered the table while they were copied")
+            return
+        written = [file for merge in valid for file in merge.written]
+        # After the table was opened: see staging.sweep_directories.
+        check_staged(stage, written, _SWEPT)
+        try:
+            write_entry(
+                stage.path, table.version() + 1, _said(table, valid), _actions(stage, valid)
+            )
+        except CommitFailedError:
+            continue
+        except FileNotFoundError as error:
+            raise TargetError(f"{error}; nothing was published. {_SWEPT}") from error
+        remove_all_but(stage, written)
+        kept.add(valid)
+        return
+
+
+def _said(table: DeltaTable, merges: Sequence[Merge]) -> dict[str, Any]:
+    done = Upkept()
+    done.add(merges)
+    return {
+        "operation": "OPTIMIZE",
+        "operationParameters": {"predicate": "[]"},
+        "readVersion": table.version(),
+        "isolationLevel": "SnapshotIsolation",
+        "isBlindAppend": False,
+        "operationMetrics": {
+            "numRemovedFiles": str(done.compacted_files),
+            "numRemovedBytes": str(done.compacted_bytes),
+            "numAddedFiles": str(done.written_files),
+            "numAddedBytes": str(done.written_bytes),
+        },
+        "kafkalog.maintain": "true",
+    }
+
+
+def _actions(stage: Stage, merges: Sequence[Merge]) -> Iterator[dict[str, Any]]:
+    for merge in merges:
+        partition = dict(merge.files[0].partition)
+        for file in merge.written:
+            path = staged_path(stage, file.name)
+            modified_ms = os.stat(path).st_mtime_ns // 1_000_000
+            yield add(
+                AddAction(
+                    path=f"{os.path.basename(stage.path)}/{file.name}",
+                    size=file.size_bytes,
+                    partition_values=partition,
+                    modification_time=modified_ms,
+                    data_change=False,
+                    stats=file_statistics(pq.read_metadata(path)).to_json(()),
+                )
+            )
+        for old in merge.files:
+            yield {
+                "remove": {
+                    "path": old.key,
+                    "deletionTimestamp": time.time_ns() // 1_000_000,
+                    "dataChange": False,
+                    "extendedFileMetadata": True,
+                    "partitionValues": partition,
+                    "size": old.size_bytes,
+                }
+            }
+
+
+def _rules(table: DeltaTable) -> tuple[object, ...]:
+    metadata, protocol = table.metadata(), table.protocol()
+    return table.schema().to_json(), tuple(metadata.partition_columns), protocol
+
+
+def _unfit(table: DeltaTable, schema: pa.Schema) -> str | None:
+    """Why files with the table's columns cannot be written here."""
+    kinds = {field.name: field.type for field in table.schema().fields}
+    for name in table.metadata().partition_columns:
+        kind = kinds[name]
+        if not isinstance(kind, PrimitiveType) or kind.type not in _PARTITION_KINDS:
+            return f"is partitioned by {name}, which is of another type than loads partition by"
+    try:
+        if storable(schema).equals(schema):
+            return None
+    except InvalidOptionError:
+        pass
+    return "has columns of types that loads do not write"
+
+
+def _live_files(table: DeltaTable, path: str) -> list[LiveFile]:
+    """The table's files, oldest first, but for those with a deletion vector, and of other tables,
+    as shallow clones have them."""
+    by = table.metadata().partition_columns
+    rows = pa.table(table.get_add_actions()).to_pylist()
+    masked: set[str] = set()
+    if "deletionVectors" in (table.protocol().writer_features or ()):
+        uris = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
+        masked = {unquote(uri).rpartition("/")[2] for uri in uris}
+    found = [
+        (
+            row["modification_time"],
+            LiveFile(
+                row["path"],
+                os.path.join(path, unquote(row["path"])),
+                row["size_bytes"],
+                tuple((name, _text(row["partition"][name])) for name in by),
+            ),
+        )
+        for row in rows
+        if "://" not in row["path"] and not row["path"].startswith("/")
+    ]
+    return [
+        file
+        for _, file in sorted(found, key=lambda each: (each[0], each[1].key))
+        if os.path.basename(file.path) not in masked
+    ]
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
+
+
+def _fits(file: LiveFile, schema: pa.Schema) -> bool:
+    return fits(file.path, schema, _by_name(schema))
+
+
+def _by_name(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
+    def where(there: pa.Schema) -> list[int | None]:
+        found = (there.get_all_field_indices(name) for name in schema.names)
+        return [indices[0] if indices else None for indices in found]
+
+    return where
+
+
+def _file_bytes(table: DeltaTable) -> int:
+    wanted = table.metadata().configuration.get(_FILE_BYTES, "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) else FILE_BYTES
+
+
+def _expire(path: str, asked: Upkeep, kept: Upkept) -> None:
+    table = DeltaTable(path)
+    stale = _stale(path, asked)
+    known = set(_vacuum(table, asked))
+    if known.intersection(stale):
+        _vacuum(table, asked, dry_run=False)
+    for name in stale:
+        # deltalake's are gone.
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, name))
+    kept.removed += [os.path.join(path, name) for name in stale]
+    log_path = os.path.join(path, "_delta_log")
+    before = set(os.listdir(log_path))
+    table = DeltaTable(path)
+    if f"{table.version():020}.checkpoint.parquet" not in before:
+        table.create_checkpoint()
+    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") != "false":
+        table.cleanup_metadata()
+    kept.expired += len(before.difference(os.listdir(log_path)))
+
+
+def _stale(path: str, asked: Upkeep) -> list[str]:
+    """The files that no version needs which is kept, relative to the table, but for those that
+    loads have staged."""
+    table = DeltaTable(path)
+    known = set(_vacuum(table, asked))
+    found = sorted(known.union(_vacuum(table, asked, full=True)))
+    return [
+        name
+        for name in found
+        if (name in known or not name.startswith("load-"))
+        and os.path.exists(os.path.join(path, name))
+    ]
+
+
+def _vacuum(
+    table: DeltaTable, asked: Upkeep, dry_run: bool = True, full: bool = False
+) -> list[str]:
+    hours = None if asked.retention_s is None else math.ceil(asked.retention_s / 3600)
+    try:
+        return table.vacuum(
+            hours, dry_run=dry_run, enforce_retention_duration=not asked.forced, full=full
+        )
+    except DeltaError as error:
+        if "Invalid retention period" not in str(error):
+            raise
+        raise InvalidOptionError(
+            f"a retention of {hours} hours is less than the table's own "
+            "(delta.deletedFileRetentionDuration): those who read an older version would miss "
+            "files. To do so all the same, use force."
+        ) from error
