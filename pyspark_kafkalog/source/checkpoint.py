@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import pyarrow.fs
 
-from pyspark_kafkalog.source.offsets import LEFT_EMPTY, Offsets, from_json, to_json
+from pyspark_kafkalog.source.offsets import Offsets, from_json, is_start, to_json
 from pyspark_kafkalog.source.options import warn_once
 
 LONGEST_READ_S = 20.0
@@ -192,7 +192,7 @@ def _are_of_topics(offsets: object) -> bool:
         isinstance(offsets, Mapping)
         and bool(offsets)
         and all(
-            isinstance(partitions, Mapping) and (partitions or topic == LEFT_EMPTY)
+            isinstance(partitions, Mapping) and (partitions or is_start(topic))
             for topic, partitions in offsets.items()
         )
         and all(

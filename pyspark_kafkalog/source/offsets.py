@@ -24,9 +24,8 @@ OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 TIMES_EXAMPLE = '{"topicA":{"0":1700000000000,"1":1700000000000}}'
 ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
 RELATIVE_EXAMPLE = "-10 minutes or -1000 offsets"
-LEFT_EMPTY = "__kafkalog-left-empty"
-"""What the end of a query's first batch names, as a topic without partitions, where that batch only
-records where the query starts. Spark's own connector reads over it, as `from_json` does."""
+_STARTED_AT = "__kafkalog-started-at "
+"""What a key of a first batch's end begins with, see `with_start`. No topic has a blank."""
 _RELATIVE = re.compile(r"-\s*([0-9]{1,15})\s*([a-z]*)")
 _UNITS_MS = MappingProxyType(
     {
@@ -43,6 +42,8 @@ _LARGEST_PARTITION = 2**31 - 1
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 Offsets: TypeAlias = dict[TopicPartition, int]
+JsonOffsets: TypeAlias = dict[str, dict[str, int]]
+"""Topics, their partitions, offsets: the form of Spark's own Kafka checkpoints."""
 
 _log = logging.getLogger(__name__)
 
@@ -235,6 +236,26 @@ def from_json(document: Mapping[str, Mapping[str, int]]) -> Offsets:
         for topic, partitions in document.items()
         for partition, offset in partitions.items()
     }
+
+
+def with_start(end: JsonOffsets, start: Offsets) -> JsonOffsets:
+    """The end of a query's first batch, with where the query starts. A checkpoint has no place for
+    that: it is the name of a topic without partitions, which Spark's own connector reads over, as
+    `from_json` does."""
+    return {**end, _STARTED_AT + json.dumps(to_json(start), separators=(",", ":")): {}}
+
+
+def start_in(end: JsonOffsets) -> Offsets | None:
+    """What `with_start` has put into the end of a batch; None of any but a first one."""
+    for name in end:
+        if is_start(name):
+            return from_json(json.loads(name.removeprefix(_STARTED_AT)))
+    return None
+
+
+def is_start(topic: str) -> bool:
+    """Whether it is no topic, but the start that `with_start` has put there."""
+    return topic.startswith(_STARTED_AT)
 
 
 def check_named(option: str, limit: Limit, partitions: Collection[TopicPartition]) -> None:

@@ -10,7 +10,7 @@ consumer group is told of them as well, for tools that show lag.
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 from kafka.structs import TopicPartition
@@ -36,7 +36,7 @@ from pyspark_kafkalog.source.group_progress import GroupProgress
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
-    LEFT_EMPTY,
+    JsonOffsets,
     Limit,
     LogBounds,
     OffsetLimit,
@@ -48,7 +48,9 @@ from pyspark_kafkalog.source.offsets import (
     from_json,
     report_data_loss,
     resolve,
+    start_in,
     to_json,
+    with_start,
 )
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import (
@@ -71,8 +73,6 @@ from pyspark_kafkalog.source.trigger_limits import (
     limit_untils,
     limit_untils_by_bytes,
 )
-
-JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
 _NO_LIMIT = 2**63 - 1
 
@@ -161,20 +161,21 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Up to where the next micro-batch may read.
 
-        The first batch of a query that starts at `latest`, or somewhere in a log that does not
-        begin at 0, in any partition, is left empty: that writes the initial offset into the
-        checkpoint. A query killed in its first batch asks again where it starts, and a later
-        "latest" would skip what arrived in between, a later "earliest", or record of a time, what
-        retention took. Trigger.Once has no second batch, and begins with what is there.
+        The end of a query's first batch says where the query starts, too. Killed in that batch it
+        asks again, and a later "latest" would skip what arrived in between, a later "earliest", or
+        record of a time, what retention took, another option all of the batch. Spark's own
+        connector, which may run the batch instead, reads over that; so the batch is left empty
+        where it starts at `latest`, or somewhere in a log that does not begin at 0, in any
+        partition. Trigger.Once has no second batch, and begins with what is there.
         """
         begins = known = from_json(start)
         if self._incomplete is not None and known == self._initial:
             raise self._incomplete
         is_first, self._has_planned = not self._has_planned, True
         is_once = isinstance(limit, ReadAllAvailable)
-        is_new = is_first and known == self._initial and LEFT_EMPTY not in start
+        is_new = is_first and known == self._initial and start_in(start) is None
         if is_new and self._start_may_move(is_once):
-            return {**start, LEFT_EMPTY: {}}
+            return with_start(start, known)
         latest = self._available_now
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
@@ -200,8 +201,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: Offsets | None = latest
         if self._options.trigger_limits and not is_once:
             end = self._within_limits(known, latest)
-        # Spark compares offsets as text, and `start` may say LEFT_EMPTY.
-        return start if end is None or end == begins else to_json(end)
+        # Spark compares offsets as text, and `start` may say where the query starts.
+        found = start if end is None or end == begins else to_json(end)
+        return with_start(found, begins) if is_new else found
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         """Where the topics ended when the last micro-batch was planned: `latestOffset` of progress
@@ -219,7 +221,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # its first batch and replays it. Its end is in the checkpoint; its start was asked for
             # again.
             self._incomplete = None
-            starts = self._starts_of_first(starts, ends, LEFT_EMPTY in end)
+            started = start_in(end)
+            starts = self._starts_of_sparks(starts, ends) if started is None else started
         else:
             self._check_gone(starts.keys() - ends.keys())
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
@@ -339,13 +342,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._delay.begin()
         return self._starts_at_latest or (bool(self._starts_by_log) and not is_once)
 
-    def _starts_of_first(self, starts: Offsets, ends: Offsets, was_left_empty: bool) -> Offsets:
-        """Where the first batch began, which ends at `ends`, and which would start at `starts`."""
+    def _starts_of_sparks(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """Where a first batch began that Spark's own connector planned, which ends at `ends`, and
+        would start at `starts`."""
         # Where a "latest" was is not known any more. What it means now lies beyond the batch's end,
-        # and the batch was left empty, or so nearly if Spark's own connector planned it.
+        # and the batch was empty, or nearly so.
         starts = {each: min(start, ends.get(each, start)) for each, start in starts.items()}
-        # With a log that did not begin at 0 then, it would have been left empty.
-        return starts if was_left_empty else starts | dict.fromkeys(self._starts_by_log, 0)
+        # Nobody knows whether a log began at 0 then.
+        return starts | dict.fromkeys(self._starts_by_log, 0)
 
     def _start_of(
         self, topic_partition: TopicPartition, starts: Offsets, until: int, earliest: Offsets

@@ -36,5 +36,5 @@ def test_all_jobs_of_sparks_connector(spark: SparkSession, tmp_path: Path) -> No
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
         assert len(both.rows(subscribe=f"{topic}-copy")) == 500

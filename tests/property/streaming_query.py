@@ -18,8 +18,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.source.offsets import JsonOffsets
 from pyspark_kafkalog.source.options import sink_options, stream_options
-from pyspark_kafkalog.source.stream_reader import JsonOffsets, KafkalogStreamReader
+from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from pyspark_kafkalog.source.stream_writer import KafkalogStreamWriter
 from tests.crash.sink_steps import task_of_batches
 from tests.property.task_session import pickled

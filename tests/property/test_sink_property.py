@@ -41,7 +41,7 @@ from pyspark_kafkalog.errors import (
     TransactionAbortedError,
 )
 from pyspark_kafkalog.source.decisions import Decision, DecisionLog, decisions_topic
-from pyspark_kafkalog.source.stream_reader import JsonOffsets
+from pyspark_kafkalog.source.offsets import JsonOffsets
 from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_sink_crash import OurBroker
 from tests.property.streaming_query import Killed, MicroBatch, StreamingQuery

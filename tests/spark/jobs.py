@@ -92,7 +92,7 @@ def stream(spark: SparkSession, options: dict[str, str], directory: Path) -> Non
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     assert query.exception() is None
 
 

@@ -183,7 +183,7 @@ def test_reads_and_streams_take_a_record_with_an_absurd_time_if_they_are_told_to
     source = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
     stream = source.options(subscribe=absurd, startingOffsets="earliest", mode="PERMISSIVE").load()
     query = stream.writeStream.format("memory").queryName("absurd")
-    query.trigger(availableNow=True).start().awaitTermination(120)
+    query.trigger(availableNow=True).start().awaitTermination(300)
     assert spark.table("absurd").where("timestamp is not null").count() == 3
     with pytest.raises(Exception, match="mode must be FAILFAST or PERMISSIVE"):
         read(subscribe=absurd, mode="DROPMALFORMED").load()

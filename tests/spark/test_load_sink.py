@@ -74,7 +74,7 @@ def run(tmp_path: Path, servers: str) -> Callable[..., Any]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
         if (failure := query.exception()) is not None:
             raise failure
         return [progress.numInputRows for progress in query.recentProgress]

@@ -85,7 +85,7 @@ def test_a_topic_that_is_created_again_below_a_stream_stops_it_by_name(
     topics.create_again(topic)
     topics.fill(topic, 50)
     with pytest.raises(Exception, match=f"TopicRecreatedError: {topic}: deleted and created again"):
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     assert landing.offsets() == every_offset(5)
 
 
@@ -134,7 +134,7 @@ def test_a_group_is_not_told_of_a_batch_whose_sink_failed(
     def run(sink: Callable[[DataFrame, int], Any]) -> None:
         writer = frame.writeStream.foreachBatch(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path)).start()
-        query.awaitTermination(60)
+        query.awaitTermination(300)
 
     def fails_at_the_second(batch: DataFrame, batch_id: int) -> None:
         if batch_id:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyspark_kafkalog.source.offsets import LEFT_EMPTY
+from pyspark_kafkalog.source.offsets import with_start
 from tests.spark.conftest import Topics
 
 pytestmark = pytest.mark.spark
@@ -39,7 +40,7 @@ class Landing:
     def run(self, **options: Any) -> int:
         """Reads what is there now and stops; returns how many rows that was."""
         query = self.start_now(**options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         return sum(progress.numInputRows for progress in query.recentProgress)
 
     def offsets(self) -> list[Any]:
@@ -85,7 +86,7 @@ def test_available_now_reads_what_is_new_each_time_and_every_offset_once(
     topics.fill(topic, 3, 0)
     assert landing.run(**options) == 3
     assert landing.offsets() == every_offset(12_003, 5)
-    assert landing.planned(0) == {topic: {"0": 12_000, "1": 5}}
+    assert landing.planned(0)[topic] == {"0": 12_000, "1": 5}
 
 
 def test_a_running_query_goes_on_where_it_stopped(landing: Landing, topics: Topics) -> None:
@@ -107,11 +108,25 @@ def test_the_first_offsets_of_a_query_survive_a_kill_in_its_first_batch(
     query = landing.start(subscribe=topic)
     query.processAllAvailable()
     query.stop()
-    assert landing.planned(0) == {topic: {"0": 5}, LEFT_EMPTY: {}}
+    start = {TopicPartition(topic, 0): 5}
+    assert landing.planned(0) == with_start({topic: {"0": 5}}, start)
     landing.forget_all_batches_but_the_plan_of_the_first()
     topics.fill(topic, 3)
     assert landing.run(subscribe=topic) == 3
     assert landing.offsets() == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_a_first_batch_that_was_killed_begins_where_it_did_whatever_option_is_new(
+    landing: Landing, topics: Topics
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, 5)
+    assert landing.run(subscribe=topic, startingOffsets="earliest") == 5
+    landing.forget_all_batches_but_the_plan_of_the_first()
+    shutil.rmtree(landing.target)
+    topics.fill(topic, 3)
+    assert landing.run(subscribe=topic, startingOffsets="latest") == 8
+    assert landing.offsets() == every_offset(8)
 
 
 @pytest.mark.parametrize(("begins", "gone_up_to"), [(0, 7), (0, 10), (4, 7)])
@@ -155,7 +170,7 @@ def test_a_limit_for_each_trigger_holds_in_every_batch_up_to_the_end(
     topics.fill(topic, 30, 10)
     limits = {"maxOffsetsPerTrigger": 15, "minOffsetsPerTrigger": 15}
     query = landing.start_now(subscribe=topic, startingOffsets="earliest", **limits)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     rows = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
     assert sum(rows) == 40
     assert len(rows) >= 3

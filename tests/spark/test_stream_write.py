@@ -52,7 +52,7 @@ def copy(spark: SparkSession, servers: str, tmp_path: Path) -> Callable[..., Non
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(180)
+        assert query.awaitTermination(300)
         if (failure := query.exception()) is not None:
             raise failure
 

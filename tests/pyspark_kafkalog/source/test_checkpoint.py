@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafkalog.source import checkpoint
 from pyspark_kafkalog.source.checkpoint import batch_plan, planned_from, query_id_at
-from pyspark_kafkalog.source.offsets import LEFT_EMPTY, from_json
+from pyspark_kafkalog.source.offsets import from_json, with_start
 from pyspark_kafkalog.source.options import warn_once
 
 FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
@@ -70,10 +70,10 @@ def test_a_source_that_is_no_topic_may_give_other_rows_below_the_same_number(
     assert once != plan(1, SECOND, source, time_ms=2000)
 
 
-def test_a_first_batch_that_was_left_empty_tells_where_topics_began(
+def test_a_first_batch_that_says_where_topics_began_is_one_of_topics(
     plan: Callable[..., str], tmp_path: Path
 ) -> None:
-    plan(0, {**FIRST, LEFT_EMPTY: {}})
+    plan(0, with_start(FIRST, from_json(FIRST)))
     once = plan(1, SECOND)
     assert batch_plan(str(tmp_path), 1).starts == (from_json(FIRST),)
     assert once == plan(1, SECOND, time_ms=2000)

@@ -25,7 +25,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source import group_progress, stream_reader
-from pyspark_kafkalog.source.offsets import LEFT_EMPTY, Offsets, to_json
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json, with_start
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
@@ -53,7 +53,12 @@ def reader(**options: str | None) -> KafkalogStreamReader:
 
 def left_empty(start: Mapping[str, Any]) -> dict[str, Any]:
     """The end of a first batch that only records where the query starts."""
-    return {**start, LEFT_EMPTY: {}}
+    return with_start(dict(start), from_json(start))
+
+
+def plain(offsets: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of topics, without where the query started."""
+    return {topic: partitions for topic, partitions in offsets.items() if partitions}
 
 
 def ranges(partitions: list[InputPartition]) -> list[Any]:
@@ -124,7 +129,9 @@ def test_what_retention_takes_from_a_first_batch_that_is_replayed_is_data_loss(
     first = reader(**start)
     initial = first.initialOffset()
     recorded = first.latestOffset(initial, first.getDefaultReadLimit())
-    assert recorded == ({"orders": {"0": 10, "1": 20}} if begins == (0, 0) else left_empty(initial))
+    assert recorded.get("orders") == (
+        {"0": 10, "1": 20} if begins == (0, 0) else initial.get("orders")
+    )
     cluster.logs["orders"] = [(gone_up_to, 15), (0, 25)]
     restarted = reader(**start)
 
@@ -194,7 +201,28 @@ def test_a_query_that_runs_once_reads_a_log_whose_beginning_is_gone_at_once(
     cluster: FakeCluster,
 ) -> None:
     stream = reader(startingOffsets="earliest")
-    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    assert plain(end) == {"orders": {"0": 10, "1": 20}}
+    cluster.logs["orders"] = [(7, 15), (0, 25)]
+    restarted = reader(startingOffsets="earliest")
+    with pytest.raises(DataLossError, match="begins at offset 7, and offsets from 5 were asked"):
+        restarted.partitions(restarted.initialOffset(), end)
+
+
+@pytest.mark.parametrize("start", ["earliest", '{"orders":{"0":3,"1":0}}'])
+@pytest.mark.parametrize("later", ["latest", "-5", '{"orders":{"0":10,"1":20}}', "earliest"])
+def test_where_a_first_batch_begins_is_changed_by_no_option(
+    cluster: FakeCluster, start: str, later: str
+) -> None:
+    cluster.logs["orders"] = [(0, 10), (0, 20)]
+    first = reader(startingOffsets=start)
+    initial = first.initialOffset()
+    end = first.latestOffset(initial, first.getDefaultReadLimit())
+    restarted = reader(startingOffsets=later)
+    replayed = restarted.partitions(restarted.initialOffset(), end)
+    assert ranges(replayed) == ranges(first.partitions(initial, end)) != []
+    # Nothing is new, and that is said in the checkpoint's own words.
+    assert restarted.latestOffset(end, ALL) == end
 
 
 def test_a_first_batch_is_replayed_after_partitions_were_added_that_no_option_names(
@@ -255,7 +283,7 @@ def test_a_topic_that_is_created_again_between_two_offsets_of_a_plan_is_found_ou
     initial = stream.initialOffset()
     cluster.times = 1
     later = stream.latestOffset(initial, ALL)
-    assert later == {"orders": {"0": end}}
+    assert plain(later) == {"orders": {"0": end}}
     for task in stream.partitions(initial, later):
         assert task.value.topic_ids == {"orders": UUID(int=1)}
     with pytest.raises(TopicRecreatedError, match="orders: deleted and created again"):
@@ -305,7 +333,7 @@ def test_available_now_stops_where_the_log_ended_when_it_began(cluster: FakeClus
     start = stream.initialOffset()
     cluster.logs["orders"] = [(5, 100), (0, 100)]
     end = stream.latestOffset(start, ALL)
-    assert end == {"orders": {"0": 10, "1": 20}}
+    assert plain(end) == {"orders": {"0": 10, "1": 20}}
     assert stream.latestOffset(end, ALL) == end
 
 
@@ -459,7 +487,7 @@ def batches(
     """The ends of micro-batches until one is where the one before it was."""
     ends = []
     while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
-        ends.append(end)
+        ends.append(plain(end))
         start = end
     return ends
 
@@ -476,7 +504,7 @@ def test_a_micro_batch_takes_a_share_of_each_partition(cluster: FakeCluster) -> 
 def test_a_trigger_that_is_to_read_everything_has_no_limits(cluster: FakeCluster) -> None:
     limits = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1"}
     stream = reader(startingOffsets="earliest", **limits)
-    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
+    assert plain(stream.latestOffset(stream.initialOffset(), ALL)) == {"orders": {"0": 10, "1": 20}}
 
 
 def test_a_limited_query_reads_what_is_available_now_in_several_batches(
@@ -536,7 +564,7 @@ def test_a_stream_starts_at_a_time(cluster: FakeCluster) -> None:
     times = '{"orders":{"0":7000,"1":15000}}'
     stream = reader(startingOffsetsByTimestamp=times)
     assert stream.initialOffset() == {"orders": {"0": 7, "1": 15}}
-    assert stream.latestOffset(stream.initialOffset(), ALL) == {"orders": {"0": 10, "1": 20}}
+    assert plain(stream.latestOffset(stream.initialOffset(), ALL)) == {"orders": {"0": 10, "1": 20}}
 
 
 def test_a_stream_that_may_start_at_the_latest_offsets_first_records_them(
@@ -644,10 +672,10 @@ def test_a_group_is_told_where_complete_batches_ended_and_only_then(
     assert committed.offsets == []
     cluster.logs["orders"] = [(5, 11), (0, 20)]
     later = stream.latestOffset(end, ALL)
-    assert committed.offsets == [end]
+    assert committed.offsets == [plain(end)]
     assert stream.latestOffset(later, ALL) == later
     assert stream.latestOffset(later, ALL) == later
-    assert committed.offsets == [end, later]
+    assert committed.offsets == [plain(end), later]
 
 
 def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(
