@@ -1,11 +1,11 @@
 """Child program of test_target_crash: loads once, to be killed before one of its calls.
 
-`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers|maintain]`, the last for a column
-that is new in the table, or for maintenance instead of a load, with the library of
-kill_before_call.c preloaded: for each number read from stdin, forks, works in the child with
-SIGKILL before that call, and prints `killed`, or `ended N` where it came to its end first, with N
-calls. A negative number works without any harm. A program of its own because forking needs a
-process without threads.
+`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers|upsert|maintain]`, for a column that
+is new in the table, for upserts that change some rows and delete others, or for maintenance instead
+of a load, with the library of kill_before_call.c preloaded: for each number read from stdin, forks,
+works in the child with SIGKILL before that call, and prints `killed`, or `ended N` where it came to
+its end first, with N calls. A negative number works without any harm. A program of its own because
+forking needs a process without threads.
 """
 
 import ctypes
@@ -16,6 +16,16 @@ from pyspark_kafkalog.warehouse.maintain import maintain
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, next_offset, upsert
+
+CHANGES = [
+    Record(b"a", b"new"),
+    Record(b"b", None),
+    Record(b"c", b"1"),
+    Record(b"c", b"2"),
+    Record(b"gone", b"back"),
+]
+"""What upserts load, after what is there: rows a and b, and a key gone that was deleted."""
 
 
 def main(target: str, until_offset: int, what: str) -> None:
@@ -29,6 +39,8 @@ def main(target: str, until_offset: int, what: str) -> None:
             calls.kafkalog_arm(int(line))
             if what == "maintain":
                 maintain(target, retention_hours=0, force=True)
+            elif what == "upsert":
+                upsert(opened, "nightly", *CHANGES[max(next_offset(opened, "nightly") - 4, 0) :])
             else:
                 load(opened, "nightly", until_offset, headers, SchemaChange(adds=headers or None))
             count = calls.kafkalog_count()

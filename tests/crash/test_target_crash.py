@@ -28,6 +28,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     Table,
     expected_rows,
 )
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, upsert
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
@@ -233,3 +234,45 @@ def has_column(table: Table) -> bool:
         metadata = table.iceberg()
         return metadata is not None and "headers" in metadata.schema().column_names
     return any("headers" in row for row in table.all_rows())
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgresql"])
+def test_an_upsert_is_whole_whatever_is_killed(
+    kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(SEED)
+    (tmp_path / "place").mkdir()
+    table = KINDS[kind](tmp_path / "place")
+    before, after = {b"a": b"old", b"b": b"old"}, {b"a": b"new", b"c": b"2", b"gone": b"back"}
+
+    def prepare(table: Table) -> None:
+        first = [Record(key, b"old") for key in (b"a", b"b", b"gone")]
+        upsert(table.open(), "nightly", *first, Record(b"gone", None))
+
+    def is_committed() -> bool:
+        rows = {bytes(row["key"]): bytes(row["value"]) for row in table.all_rows()}
+        assert (rows, table.offsets("nightly")) in ((before, {0: 4}), (after, {0: 9}))
+        return rows == after
+
+    loader = Loader(table, 0, library, "upsert")
+    try:
+        table.again(prepare, "upserted")
+        calls = loader.run(10**9)
+        assert calls is not None
+        steps = range(1, calls + 1) if ALL_CALLS else chance.sample(range(1, calls + 1), KILLS)
+        committed = 0
+        for step in steps:
+            table.again(prepare, "upserted")
+            if loader.run(step) is None:
+                committed += is_committed()
+            if not is_committed():
+                assert loader.run(NEVER) is not None
+            assert is_committed()
+    finally:
+        loader.close()
+    with capsys.disabled():
+        print(
+            f"\n  {kind}, upsert: killed before {len(steps)} of {calls} calls, {committed} after "
+            f"the commit point, KAFKALOG_CRASH_SEED={SEED}",
+            end="",
+        )
