@@ -18,6 +18,7 @@ from tests.broker.api.group_client import (
 )
 from tests.broker.api.transaction_client import TransactionClient
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.patience import wait_for
 
 PROPERTIES = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2"}
 TOPIC = "orders"
@@ -203,10 +204,10 @@ def test_a_damaged_partition_harms_its_own_groups_alone(
     group, other = member_of(child), member_of(child, "others")
     other.find_coordinator()
     assert other.committed() == {(TOPIC, 0): (1, "")}
-    code = group.fetch_response().error_code
-    while code == COORDINATOR_LOAD_IN_PROGRESS:
-        code = group.fetch_response().error_code
-    assert code == NOT_COORDINATOR
+    answer = wait_for(
+        group.fetch_response, lambda found: found.error_code != COORDINATOR_LOAD_IN_PROGRESS
+    )
+    assert answer.error_code == NOT_COORDINATOR
     assert "state.not_loaded" in child.stderr()
     for each in (group, other):
         each.client.socket.close()

@@ -2,13 +2,19 @@
 transactions that is deleted under them."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from tests.broker.api.transaction_client import TransactionClient, read, stable_offset
+from tests.broker.api.transaction_client import (
+    TransactionClient,
+    read,
+    stable_offset,
+    until_settled,
+)
 from tests.support.broker_child import BrokerChild, RawClient
 
 TOPIC = "orders"
@@ -59,13 +65,9 @@ def test_every_step_waits_for_the_disk(
             if not is_version_2:
                 assert producer.add(TOPIC, partition) == 0
             version = 12 if is_version_2 else 9
-            code = 51
-            while code == 51:
-                value = b"%d" % turn
-                code = producer.produce(
-                    TOPIC, value, partition=partition, version=version
-                ).error_code
-            assert code == 0
+            value = b"%d" % turn
+            ask = partial(producer.produce, TOPIC, value, partition=partition, version=version)
+            assert until_settled(ask).error_code == 0
         assert producer.end(turn != 1, version=5 if is_version_2 else 3).error_code == 0
     assert producer.state() == "CompleteCommit"
     for partition in (0, 1):

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from tests.support.broker_child import BrokerChild
 from tests.support.cluster import SESSION_S, Cluster
 from tests.support.full_disk import limit_files_to
 from tests.support.links import CLIENTS
+from tests.support.patience import at_random
 from tests.support.zookeeper import ZooKeeperServer, expire
 
 TOPICS = (TOPIC, TRANSACTIONS, "__consumer_offsets", "__transaction_state")
@@ -264,16 +264,13 @@ class Nemesis:
         return self._chance.choice(sorted(self._cluster.brokers))
 
     def _pause(self, most_sessions: float) -> float:
-        pause_s = self._chance.uniform(0, most_sessions) * SESSION_S
+        longest_s = most_sessions * SESSION_S
         meanwhile, self._meanwhile = self._meanwhile, None
         if meanwhile is None:
-            time.sleep(pause_s)
-            return pause_s
-        before_s = self._chance.uniform(0, pause_s)
-        time.sleep(before_s)
+            return at_random(self._chance, longest_s)
+        before_s = at_random(self._chance, longest_s / 2)
         meanwhile()
-        time.sleep(pause_s - before_s)
-        return pause_s
+        return before_s + at_random(self._chance, longest_s / 2)
 
     def _signal(self, victim: int, number: int) -> None:
         broker = self._cluster.brokers[victim]

@@ -23,7 +23,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tests.support.patience import EVENT_S
+from tests.support.patience import EVENT_S, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -190,9 +190,8 @@ class ChaosProxy:
             return True
         if fault.kind is Kind.STALL:
             sink.sendall(before)
-            # Until the client gives up, which closes the socket under the other thread.
-            while sink.fileno() >= 0:
-                time.sleep(0.01)
+            # Which closes the socket under the other thread.
+            wait_until(lambda: sink.fileno() < 0, "the client gives up", 10 * EVENT_S)
             return True
         if fault.kind is Kind.DELAY:
             time.sleep(_DELAY_S)

@@ -4,7 +4,6 @@ once or not at all, whoever reads back knows which, and nobody is told too littl
 import os
 import random
 import threading
-import time
 from collections import Counter
 from queue import SimpleQueue
 
@@ -14,7 +13,7 @@ from broker.cluster.session import SessionEvent, SessionState
 from broker.cluster.store import Create, Node, SessionExpiredError, Set, StoreConnectionError
 from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.config.broker import BrokerConfig
-from tests.support.patience import EVENT_S, wait_until
+from tests.support.patience import EVENT_S, at_random, for_seconds, wait_until
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import ZooKeeperEnsemble, expire
 
@@ -50,7 +49,7 @@ class Writer(threading.Thread):
             self.met["done"] += 1
         except SessionExpiredError:
             self.met["refused"] += 1
-            time.sleep(0.01)
+            self._stopping.wait(0.01)
         except StoreConnectionError:
             now = self._known = self._read()
             self.met["lost, not done" if now == known else "lost, done"] += 1
@@ -69,8 +68,9 @@ class Writer(threading.Thread):
 class Owner(threading.Thread):
     """Goes on in each new session, a little later, as an event loop does."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random) -> None:
         super().__init__(daemon=True)
+        self._chance = random.Random(chance.random())
         self.events: SimpleQueue[SessionEvent | None] = SimpleQueue()
         self.met: Counter[str] = Counter()
         self.store: ZooKeeperStore | None = None
@@ -79,7 +79,7 @@ class Owner(threading.Thread):
         for event in iter(self.events.get, None):
             self.met[event.state.value] += 1
             if event.state is SessionState.CONNECTED and self.store is not None:
-                time.sleep(random.random() / 20)
+                at_random(self._chance, 0.05)
                 self.store.resume(event.session_id)
 
 
@@ -91,7 +91,7 @@ def harm(chance: random.Random, proxies: list[TcpProxy], store: ZooKeeperStore, 
         return what
     for proxy in proxies:
         proxy.lose(what in ("no requests", "silence"), what in ("no answers", "silence"))
-    time.sleep(chance.random() * 0.3)
+    at_random(chance, 0.3)
     for proxy in proxies:
         proxy.lose()
         proxy.cut()
@@ -103,7 +103,7 @@ def test_what_is_read_back_is_what_stays() -> None:
     chance = random.Random(os.environ.get("KAFKALOG_CHAOS_SEED", "1"))
     with ZooKeeperEnsemble() as ensemble:
         proxies = [TcpProxy(server.port) for server in ensemble.servers]
-        owner = Owner()
+        owner = Owner(chance)
         properties = {
             "zookeeper.connect": ",".join(proxy.address for proxy in proxies) + "/kafka",
             "zookeeper.session.timeout.ms": "4000",
@@ -117,11 +117,10 @@ def test_what_is_read_back_is_what_stays() -> None:
         store.watch("/0", changed.set)
         for writer in writers:
             writer.start()
-        until_s = time.monotonic() + SECONDS
         did: Counter[str] = Counter()
-        while time.monotonic() < until_s:
+        for _ in for_seconds(SECONDS):
             did[harm(chance, proxies, store, ensemble.address)] += 1
-            time.sleep(chance.random() * 0.4)
+            at_random(chance, 0.4)
         stop.set()
         for writer in writers:
             writer.join(EVENT_S)

@@ -1,7 +1,6 @@
 """Topics that are made, given more partitions and deleted while their cluster is harmed."""
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -13,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.chaos.workloads import PASSING, Worker
 from tests.support.cluster import Cluster
-from tests.support.patience import EVENT_S, wait_until
+from tests.support.patience import EVENT_S, attempts, wait_until
 
 _MOST = 4
 """That are there at once."""
@@ -113,8 +112,8 @@ class Changing(Worker):
 
     def _insist(self, ask: Callable[[], Mapping[str, Future[None]]], done: str) -> None:
         """`done`: the error that says so, where an answer was lost."""
-        has_asked = False
-        while True:
+        # Also when it is over: only what is certain can be checked.
+        for has_asked, _ in enumerate(attempts("an answer", 10 * EVENT_S, _AGAIN_S)):
             try:
                 (answer,) = ask().values()
                 answer.result(EVENT_S)
@@ -125,8 +124,6 @@ class Changing(Worker):
                     return
                 if not error.retriable() and error.name() not in _NOT_NOW:
                     raise
-            has_asked = True
             self.asked_again += 1
             with suppress(KafkaException):  # it asks the same broker, whoever is controller now
                 self._admin.list_topics(timeout=1)
-            time.sleep(_AGAIN_S)  # also when it is over: only what is certain can be checked

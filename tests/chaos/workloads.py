@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections import Counter, defaultdict
 from contextlib import suppress
@@ -23,7 +22,7 @@ from confluent_kafka import (
 )
 
 from tests.support.cluster import Cluster
-from tests.support.patience import BUSY_S, EVENT_S, wait_until
+from tests.support.patience import BUSY_S, EVENT_S, attempts, wait_until
 
 PARTITIONS = 3
 TOPIC = "chaos"
@@ -366,9 +365,7 @@ class Loading(Worker):
     def stop(self) -> None:
         """When a load has succeeded that began after all was written."""
         super().stop()
-        until_s = time.monotonic() + 2 * EVENT_S
-        while self._load() != "0":
-            assert time.monotonic() < until_s, self.ends
+        wait_until(lambda: self._load() == "0", lambda: self.ends, 2 * EVENT_S)
         self._child.communicate()
         self._log.close()
 
@@ -411,9 +408,9 @@ def read_all(cluster: Cluster, topic: str) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     ends: set[int] = set()
     consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(PARTITIONS)])
-    until_s = time.monotonic() + EVENT_S
-    while len(ends) < PARTITIONS:
-        assert time.monotonic() < until_s, f"the ends of {topic}: only of {ends}"
+    for _ in attempts(lambda: f"the ends of {topic}: only of {ends}"):
+        if len(ends) == PARTITIONS:
+            break
         if (message := consumer.poll(1)) is None:
             continue
         if (error := message.error()) is None:

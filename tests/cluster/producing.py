@@ -1,5 +1,6 @@
 """A producer at work, and what is there in the end."""
 
+import itertools
 import threading
 import time
 
@@ -50,8 +51,9 @@ class Producing:
         assert not self.errors
 
     def _run(self) -> None:
-        number = 0
-        while not self._is_over.is_set():
+        for number in itertools.count():
+            if self._is_over.is_set():
+                return
             value = b"%d" % number
             began_s = time.monotonic()
             try:
@@ -63,7 +65,6 @@ class Producing:
                 return
             self.acknowledged[told.partition, told.offset] = value
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-            number += 1
 
 
 def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, int], bytes]:

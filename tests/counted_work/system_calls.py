@@ -3,11 +3,13 @@
 import struct
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.patience import stays, wait_until
+from tests.support.present import present
 
 _SETTLED_S = 0.02
 _ENTRY = struct.Struct("24sqq")
@@ -39,18 +41,15 @@ class SystemCalls:
         found = Counted()
         before = self._now()
         yield found
-        for name, (calls, size_bytes) in self._settled().items():
+        settled = present(wait_until(self._unchanged, "calls that are all counted"))
+        for name, (calls, size_bytes) in settled.items():
             found.calls[name] = calls - before[name][0]
             found.bytes[name] = size_bytes - before[name][1]
 
-    def _settled(self) -> dict[str, tuple[int, int]]:
+    def _unchanged(self) -> dict[str, tuple[int, int]] | None:
         """A call is counted when it returns, which may be after its bytes arrived here."""
-        earlier: dict[str, tuple[int, int]] = {}
         now = self._now()
-        while now != earlier:
-            time.sleep(_SETTLED_S)
-            earlier, now = now, self._now()
-        return now
+        return now if stays(lambda: self._now() == now, _SETTLED_S) else None
 
     def _now(self) -> dict[str, tuple[int, int]]:
         entries = _ENTRY.iter_unpack(self._file.read_bytes())

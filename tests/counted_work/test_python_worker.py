@@ -19,7 +19,6 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_kafkalog.client.admin import create_topic, delete_topics
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.source import python_worker
@@ -29,6 +28,7 @@ from pyspark_kafkalog.source.python_worker import kept_cluster
 from pyspark_kafkalog.source.reader import KafkalogReader, read_task
 from pyspark_kafkalog.source.writer import KafkalogWriter
 from tests.counted_work.requests import requests
+from tests.support.patience import wait_for
 
 FEW_OBJECTS = 3_000
 """What a task makes itself; PySpark's, Arrow's and our modules have 60,000."""
@@ -256,9 +256,8 @@ def test_a_kept_connection_that_the_broker_closed_loses_no_rows(tmp_path: Path) 
         assert write_rows(servers) == 10
     with EmbeddedBroker(tmp_path, int(servers.rpartition(":")[2])), Cluster(config) as cluster:
         assert write_rows(servers) == 10
-        place, deadline = TopicPartition("kept", 0), Deadline(10_000)
-        while (end := cluster.list_offsets([place], LATEST)[place].offset) < 20:
-            assert not deadline.expired, end
+        place = TopicPartition("kept", 0)
+        wait_for(lambda: cluster.list_offsets([place], LATEST)[place].offset, lambda end: end >= 20)
 
 
 def test_the_next_task_knows_topics_that_were_created_again(

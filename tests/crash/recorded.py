@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.crash.history import FAILED, OK, UNKNOWN, HistoryWriter
+from tests.support.patience import attempts
 
 SEND_HEADER = "send"
 # A client finds out soon that its broker is back.
@@ -145,9 +146,9 @@ def read_to_end(
     whole = writer.begin("read_to_end", topic=topic)
     ends = high_watermarks(servers, topic, partitions)
     count, reached = 0, dict.fromkeys(ends, 0)
-    deadline = time.monotonic() + READ_TIMEOUT_S
-    while any(reached[index] < end for index, end in ends.items()):
-        assert time.monotonic() < deadline, f"{topic} ends at {ends}, read up to {reached}"
+    for _ in attempts(lambda: f"{topic} ends at {ends}, read up to {reached}", READ_TIMEOUT_S):
+        if all(reached[index] >= end for index, end in ends.items()):
+            break
         began_ns = time.monotonic_ns()
         messages = consumer.consume(2000, timeout=0.2)
         records = [record_of(each) for each in messages if each.error() is None]

@@ -1,7 +1,6 @@
 """SIGKILL while a producer is at work: what was acknowledged is there, once and in order."""
 
 import random
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.support.broker_child import BrokerChild
+from tests.support.patience import attempts, for_seconds
 
 pytestmark = pytest.mark.crash
 
@@ -43,8 +43,9 @@ def read_all(address: str, topic: str, partition: int) -> list[tuple[int, bytes 
         assert low == 0
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[tuple[int, bytes | None]] = []
-        deadline = time.monotonic() + 30
-        while len(found) < high and time.monotonic() < deadline:
+        for _ in attempts(lambda: f"{high} records, but {len(found)}"):
+            if len(found) >= high:
+                break
             for message in consumer.consume(10_000, timeout=1):
                 assert message.error() is None, message.error()
                 offset = message.offset()
@@ -55,9 +56,9 @@ def read_all(address: str, topic: str, partition: int) -> list[tuple[int, bytes 
         consumer.close()
 
 
-def produce_until(producer: Producer, deadline: float, number: int) -> int:
-    """Sends records without a pause until `deadline`; the next record's number."""
-    while time.monotonic() < deadline:
+def produce_for(producer: Producer, seconds: float, number: int) -> int:
+    """Sends records without a pause; the next record's number."""
+    for _ in for_seconds(seconds):
         for _ in range(200):
             try:
                 producer.produce("crash", b"%d" % number, partition=number % PARTITIONS)
@@ -93,7 +94,7 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path, idempotent: bool) 
     try:
         for _ in range(ROUNDS):
             lifetime_s = SECONDS_PER_ROUND * randomness.uniform(0.5, 1.5)
-            number = produce_until(producer, time.monotonic() + lifetime_s, number)
+            number = produce_for(producer, lifetime_s, number)
             child.kill()
             child = BrokerChild(tmp_path, {"num.partitions": str(PARTITIONS)}, port=child.port)
         assert producer.flush(30) == 0

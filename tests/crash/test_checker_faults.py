@@ -24,6 +24,7 @@ from tests.crash.recorded import (
     record_of,
 )
 from tests.support.broker_child import BrokerChild
+from tests.support.patience import attempts
 
 pytestmark = pytest.mark.crash
 
@@ -64,7 +65,9 @@ class Run:
         topics = {self.topic: PARTITIONS}
         consumer = assigned_consumer(writer, self.servers, topics, "read_committed")
         ends, acts = 0, [act]
-        while ends < PARTITIONS:
+        for _ in attempts("the ends of all partitions"):
+            if ends == PARTITIONS:
+                break
             messages = consumer.consume(5, timeout=0.1)
             ends += sum(message.error() is not None for message in messages)
             records = [record_of(message) for message in messages if message.error() is None]
@@ -162,7 +165,9 @@ def test_records_deleted_after_they_were_acknowledged(run: Run) -> None:
     consumer = Consumer({"bootstrap.servers": run.servers, "group.id": "none"})
     consumer.assign([TopicPartition(run.topic, 0, 3), TopicPartition(run.topic, 1, 0)])
     left = RECORDS - 3
-    while left:
+    for _ in attempts("all records"):
+        if not left:
+            break
         messages = consumer.consume(left, timeout=0.2)
         left -= len(messages)
         writer.done("poll", records=[record_of(message) for message in messages])

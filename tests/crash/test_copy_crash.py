@@ -32,7 +32,7 @@ from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
 from tests.support.kafka_server import PEERS, require_kafka
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
 
@@ -199,10 +199,10 @@ def create_topics(servers: str, names: tuple[str, ...]) -> None:
 
 def kill_one(run: Run, victim: str, chance: random.Random) -> str:
     """Kills `victim` at some instant of its work, or of its start; what was done."""
-    is_patient, delay_s = chance.random() < 0.7, chance.uniform(0, 0.3)
+    is_patient = chance.random() < 0.7
     if is_patient:
         run.await_progress(victim)
-    time.sleep(delay_s)
+    delay_s = at_random(chance, 0.3)
     if victim == "broker":
         run.server.kill()
         run.server.start()

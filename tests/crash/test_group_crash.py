@@ -23,7 +23,7 @@ from tests.crash.history import OK, read_history
 from tests.crash.recorded import RECONNECT, high_watermarks, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -61,12 +61,11 @@ class Run:
         return path.stat().st_size if path.exists() else 0
 
     def kill(self, victim: str, chance: random.Random) -> str:
-        delay_s = chance.uniform(0, 0.4)
         watched = chance.choice(CLIENTS) if victim == "broker" else victim
         if chance.random() < 0.7:
             before = self.written(watched) + 2000
             self.until(lambda: self.written(watched) > before, f"{watched} at work")
-        time.sleep(delay_s)
+        delay_s = at_random(chance, 0.4)
         if victim == "broker":
             self.server.kill()
             self.server.start()

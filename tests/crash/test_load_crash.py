@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from contextlib import suppress
@@ -25,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pyspark_kafkalog import EmbeddedBroker, committed_files
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 # test_load_kills kills more kinds of things in its short run.
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
@@ -177,7 +176,7 @@ def test_every_record_is_there_once_after_kills_at_random_instants(
 def kill_one(records: Records, target: Path, mark: str, chance: random.Random) -> str:
     moment = chance.choice(sorted(MOMENTS))
     pattern, most_s = MOMENTS[moment]
-    delay_s, jvm_too = chance.uniform(0, most_s), chance.random() < 0.7
+    jvm_too = chance.random() < 0.7
     known = set(glob.glob(str(target / pattern)))
     driver = Driver(records, target, mark)
     wait_until(
@@ -186,7 +185,7 @@ def kill_one(records: Records, target: Path, mark: str, chance: random.Random) -
         START_TIMEOUT_S,
         pause_s=0.0005,
     )
-    time.sleep(delay_s)
+    delay_s = at_random(chance, most_s)
     driver.kill(jvm_too)
     victims = "driver and JVM" if jvm_too else "driver"
     return f"{victims} {delay_s * 1000:.1f} ms after {moment}"

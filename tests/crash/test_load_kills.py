@@ -39,6 +39,7 @@ from tests.crash.servers import Kafkalog
 from tests.crash.spark_loader_child import DAEMON
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.support.patience import at_random, attempts
 
 pytestmark = pytest.mark.crash
 
@@ -182,14 +183,15 @@ class Loader:
         return process, lines
 
     def _next_line(self) -> str:
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
+        for _ in attempts("a word of a loader", TIMEOUT_S):
             code = self._process.poll()
             with suppress(queue.Empty):
-                return self._lines.get(timeout=0.1)
+                line = self._lines.get(timeout=0.1)
+                break
             if code is not None:
-                return f"ended {signal.Signals(-code).name if code < 0 else code}"
-        raise AssertionError(f"nothing heard from a loader for {TIMEOUT_S} s")
+                line = f"ended {signal.Signals(-code).name if code < 0 else code}"
+                break
+        return line
 
 
 def _collect(stdout: IO[str], lines: "queue.Queue[str]") -> None:
@@ -291,9 +293,8 @@ class Campaign:
             self.rival.start(names[1], self.chance.randrange(1_000_000))
         phases = {"worker": ["landing"], "broker": PHASES}.get(victim, [*PHASES, "landed"])
         phase = self.chance.choice(list(phases))
-        delay_s = self.chance.uniform(0, self.durations_s[phase])
         ended = self.victim.wait_for(phase)
-        time.sleep(delay_s)
+        delay_s = at_random(self.chance, self.durations_s[phase])
         hit = not ended and self.victim.is_at_work() and self.kill(victim)
         # Three of four kills hit, wherever in the phase.
         self.durations_s[phase] *= 1.13 if hit else 0.7
@@ -314,7 +315,7 @@ class Campaign:
         """False when it had ended."""
         if victim == "broker":
             self.server.kill()
-            time.sleep(self.chance.uniform(0, 0.3))
+            at_random(self.chance, 0.3)
             self.server.start()
             return True
         try:

@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import signal
-import time
 import uuid
 from collections import Counter
 from contextlib import suppress
@@ -27,7 +26,7 @@ from tests.crash.test_load_crash import processes_with
 from tests.crash.test_sink_crash import Driver
 from tests.crash.test_sink_stream_crash import python_workers
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
@@ -92,7 +91,7 @@ def test_each_row_is_loaded_once_after_kills_and_lost_checkpoints(
             victim = chance.choice(["driver and JVM", "driver and JVM", "worker"])
             if victim == "worker":
                 kill_a_worker(mark, query, chance)
-                time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+                at_random(chance, LONGEST_WAIT_S)
             query.kill(tasks_too=True)
             rows = table.rows()
             assert not rows - records.loaded(), "rows that nobody wrote, or twice"
@@ -119,12 +118,12 @@ def await_the_moment(query: Driver, table: Table, checkpoint: Path, chance: rand
             "a batch",
             RUN_TIMEOUT_S,
         )
-        time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        at_random(chance, LONGEST_WAIT_S)
     else:
         wait_until(
             lambda: query.ended or table.offsets("nightly") != committed, "a commit", RUN_TIMEOUT_S
         )
-        time.sleep(chance.uniform(0, 0.1))
+        at_random(chance, 0.1)
 
 
 def kill_a_worker(mark: str, query: Driver, chance: random.Random) -> None:

@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from deltalake import DeltaTable
 
 from tests.crash.servers import Kafkalog
 from tests.pyspark_kafkalog.warehouse.topic_filler import TopicFiller
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, for_seconds, wait_until
 from tests.support.postgres import postgres
 from tests.support.serving import Serving
 
@@ -173,7 +172,6 @@ def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None
     writer = Writer(servers)
     kills: Counter[str] = Counter()
     with at_work(tmp_path, broker) as world:
-        until_s = time.monotonic() + SECONDS
         steps: list[Callable[[], None]] = [
             world.kill_service,
             world.stop_service,
@@ -181,8 +179,8 @@ def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None
             world.kill_broker,
             world.kill_database,
         ]
-        while time.monotonic() < until_s:
-            time.sleep(chance.uniform(0.2, 2.5))
+        for _ in for_seconds(SECONDS):
+            at_random(chance, 2.5, 0.2)
             step = chance.choice(steps)
             step()
             kills[step.__name__] += 1

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
@@ -136,7 +135,7 @@ def test_each_row_is_there_once_after_kills_at_random_instants(
         if chance.random() < 0.5:
             # From somewhere in a micro-batch on, not in the start of Python.
             await_micro_batch(driver, done)
-        time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        at_random(chance, LONGEST_WAIT_S)
         if driver.ended:
             driver = start(1_000_000)
         victim = chance.choices(["driver", "driver and tasks", "task", "broker"], [3, 3, 3, 1])[0]

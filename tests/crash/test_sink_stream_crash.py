@@ -6,7 +6,6 @@ KAFKALOG_CRASH_KILLS says how often (once for 4, 5 times for 20), KAFKALOG_CRASH
 import os
 import random
 import signal
-import time
 import uuid
 from collections import Counter
 from contextlib import suppress
@@ -20,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_load_crash import processes_with
 from tests.crash.test_sink_crash import Driver, OurBroker
-from tests.support.patience import wait_until
+from tests.support.patience import at_random, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
@@ -68,18 +67,18 @@ def test_a_killed_stream_delivers_each_record_once(
             "a micro-batch",
             RUN_TIMEOUT_S,
         )
-        time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+        at_random(chance, LONGEST_WAIT_S)
         victim = chance.choice(["driver and JVM", "driver and JVM", "worker", "broker"])
         victims[victim] += 1
         if victim == "broker":
             broker.kill()
             broker.start()
-            time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+            at_random(chance, LONGEST_WAIT_S)
         elif victim == "worker":
             workers = python_workers(mark, query)
             if workers:
                 os.kill(chance.choice(workers), signal.SIGKILL)
-            time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+            at_random(chance, LONGEST_WAIT_S)
         query.kill(tasks_too=True)
     last = Driver("sink_stream", arguments, mark, log)
     assert last.process.wait(RUN_TIMEOUT_S) == 0, log.read_text()[-3000:]

@@ -65,6 +65,7 @@ from pyspark_kafkalog.record.batch import (
 from pyspark_kafkalog.record.compression import decompress
 from pyspark_kafkalog.record.crc import crc32c
 from tests.broker.log.batches import bytes_of
+from tests.support.patience import turns
 from tests.support.records import batch_of, values_of
 
 _log = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class BrokerTarget:
                         answer.cancel()  # the peer left
                         return None
                 if frame[:2] in _WAITS_FOR_OTHERS:
-                    await asyncio.sleep(0)
+                    await turns()
                     if not answer.done():
                         answer.cancel()
                         return None

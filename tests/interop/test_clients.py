@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
 from tests.support.broker_child import broker_under_test
+from tests.support.patience import attempts, for_seconds
 from tests.support.present import present
 
 pytestmark = pytest.mark.interop
@@ -95,8 +95,7 @@ class ConfluentKafka:
         )
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
-            deadline = time.monotonic() + TIMEOUT_S
-            while time.monotonic() < deadline:
+            for _ in for_seconds(TIMEOUT_S):
                 for message in consumer.consume(10_000, timeout=1):
                     assert message.error() is None, message.error()
                     headers: Any = message.headers() or []
@@ -142,8 +141,7 @@ class KafkaPython:
         )
         try:
             consumer.assign([TopicPartition(topic, 0)])
-            deadline = time.monotonic() + TIMEOUT_S
-            while time.monotonic() < deadline:
+            for _ in for_seconds(TIMEOUT_S):
                 for records in consumer.poll(timeout_ms=1000, max_records=10_000).values():
                     for record in records:
                         yield Row(record.key, record.value, tuple(record.headers), record.timestamp)
@@ -188,14 +186,15 @@ class Aiokafka:
             bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
         ) as consumer:
             consumer.assign([TopicPartition(topic, 0)])
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(found) < RECORDS and time.monotonic() < deadline:
+            for _ in attempts(lambda: len(found), TIMEOUT_S):
+                if len(found) >= RECORDS:
+                    break
                 batches = await consumer.getmany(timeout_ms=1000, max_records=10_000)
                 for records in batches.values():
-                    found += [
+                    found.extend(
                         Row(record.key, record.value, tuple(record.headers), record.timestamp)
                         for record in records
-                    ]
+                    )
         return found
 
 

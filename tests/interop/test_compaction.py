@@ -3,8 +3,8 @@
 What stays is compared with what Apache Kafka leaves of the same records where the jars are there.
 """
 
+import itertools
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.interop.test_kafka_log_tools import JARS
 from tests.interop.test_kafka_log_tools import dump as dump_or_fail
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.patience import attempts, wait_for
 from tests.support.present import present
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -132,9 +133,9 @@ def read(bootstrap: str) -> list[Read]:
         _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=TIMEOUT_S)
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
         found: list[Read] = []
-        deadline = time.monotonic() + TIMEOUT_S
-        while not found or present(found[-1][0]) < end - 1:
-            assert time.monotonic() < deadline, len(found)
+        for _ in attempts(lambda: len(found), TIMEOUT_S):
+            if found and present(found[-1][0]) >= end - 1:
+                break
             for message in consumer.consume(10_000, timeout=1):
                 assert message.error() is None, message.error()
                 found.append((message.offset(), message.key(), message.value()))
@@ -154,11 +155,11 @@ def read_by_kafka_python(bootstrap: str) -> list[tuple[Any, Any, Any]]:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         found: list[Read] = []
-        deadline = time.monotonic() + TIMEOUT_S
-        while not found or present(found[-1][0]) < end - 1:
-            assert time.monotonic() < deadline, len(found)
+        for _ in attempts(lambda: len(found), TIMEOUT_S):
+            if found and present(found[-1][0]) >= end - 1:
+                break
             for records in consumer.poll(timeout_ms=1000).values():
-                found += [(record.offset, record.key, record.value) for record in records]
+                found.extend((record.offset, record.key, record.value) for record in records)
         return found
     finally:
         consumer.close()
@@ -179,17 +180,18 @@ def compacted(
     ]
     write(bootstrap, rows)
     write(bootstrap, [(b"key-%d" % n, None) for n in range(KEYS // 2)])
-    deadline = time.monotonic() + TIMEOUT_S
-    round_number = 0
-    while True:
+    numbers = itertools.count()
+
+    def read_on() -> list[Read]:
         # Something new, so that the log rolls, is dirty again, and tombstones may go.
-        time.sleep(1.1)
-        write(bootstrap, [(b"tick", b"%d" % round_number)])
-        round_number += 1
-        found = [row for row in read(bootstrap) if row[1] != b"tick"]
-        if len(found) == KEYS - KEYS // 2:
-            return rows, found, read_by_kafka_python(bootstrap)
-        assert time.monotonic() < deadline, len(found)
+        write(bootstrap, [(b"tick", b"%d" % next(numbers))])
+        return [row for row in read(bootstrap) if row[1] != b"tick"]
+
+    def is_compact(found: list[Read]) -> bool:
+        return len(found) == KEYS - KEYS // 2
+
+    found = wait_for(read_on, is_compact, TIMEOUT_S, pause_s=1.1)
+    return rows, found, read_by_kafka_python(bootstrap)
 
 
 def check(

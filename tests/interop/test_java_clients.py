@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker_child import broker_under_test
 from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.patience import attempts
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -148,10 +148,10 @@ def test_a_verifiable_producer_through_a_stop(bootstrap: str, topic: str) -> Non
     ) as producer:
         assert producer.stdout is not None
         seen = 0
-        deadline = time.monotonic() + TIMEOUT_S
-        while seen < 200:
-            assert time.monotonic() < deadline
+        for _ in attempts("acknowledged records", TIMEOUT_S):
             seen += '"producer_send_success"' in producer.stdout.readline()
+            if seen == 200:
+                break
         producer.send_signal(signal.SIGTERM)
         rest = events(producer.stdout.read())
         assert producer.wait(TIMEOUT_S) in (0, 128 + signal.SIGTERM)

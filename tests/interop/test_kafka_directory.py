@@ -1,6 +1,5 @@
 """A data directory that Apache Kafka wrote and was stopped or killed opens here, all intact."""
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
+from tests.support.patience import insist
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -57,14 +57,7 @@ def write(bootstrap: str) -> dict[tuple[str, int], list[bytes]]:
 def commit(bootstrap: str) -> None:
     """Kafka is its first group's coordinator some moments after it said so."""
     group = Consumer({"bootstrap.servers": bootstrap, "group.id": "kept"})
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            group.commit(offsets=COMMITTED, asynchronous=False)
-            break
-        except KafkaException:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    insist(lambda: group.commit(offsets=COMMITTED, asynchronous=False), KafkaException)
     group.close()
 
 

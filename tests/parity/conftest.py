@@ -6,7 +6,6 @@ filled by librdkafka.
 """
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from pyspark.sql.functions import expr
 from pyspark_kafkalog import DefaultSource
 from tests.spark.conftest import ROOT, Topics
 from tests.support.kafka_server import PEERS, KafkaServer, require_kafka
+from tests.support.patience import wait_for
 
 collect_ignore_glob = [] if pyspark.__version__.startswith("4.2.") else ["test_*.py"]
 
@@ -80,10 +80,10 @@ class KafkaTopics(Topics):
     def grow(self, topic: str, partitions: int) -> None:
         for grown in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
             grown.result(30)
-        until_s = time.monotonic() + 30
-        while len(self._producer.list_topics(topic, 30).topics[topic].partitions) < partitions:
-            assert time.monotonic() < until_s
-            time.sleep(0.05)
+        wait_for(
+            lambda: len(self._producer.list_topics(topic, 30).topics[topic].partitions),
+            lambda count: count >= partitions,
+        )
 
     def produce(self, topic: str, value: bytes, **record: Any) -> None:
         """Hands one record over; `flush` waits for all."""

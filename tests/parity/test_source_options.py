@@ -1,7 +1,6 @@
 """Table of source options, row by row: batch reads by Spark's connector and by ours are equal."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from tests.parity.conftest import Both, KafkaTopics, words_of
+from tests.support.patience import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -268,10 +268,11 @@ def test_gaps_that_compaction_left(both: Both, topics: KafkaTopics) -> None:
     for number in range(3000):
         topics.produce(topic, b"x" * 1000, key=b"key-%d" % (number % 10))
     topics.flush()
-    until_s = time.monotonic() + 60
-    while sum(rows.num_rows for rows in both.ours(subscribe=topic)) == 3000:
-        assert time.monotonic() < until_s
-        time.sleep(0.2)
+    wait_for(
+        lambda: sum(rows.num_rows for rows in both.ours(subscribe=topic)),
+        lambda count: count < 3000,
+        pause_s=0.2,
+    )
     found = both.offsets(subscribe=topic)
     assert found[0][1] + 1 < found[-1][1]
     inside = positions(topic, found[0][1] + 1)

@@ -11,7 +11,6 @@ of the source from there to the micro-batch's end.
 
 import shutil
 import tempfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -46,6 +45,7 @@ from tests.crash.sink_steps import has_open_transactions, visible
 from tests.crash.test_sink_crash import OurBroker
 from tests.property.streaming_query import Killed, MicroBatch, StreamingQuery
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.patience import wait_until
 
 # An example takes seconds: 8 in CI, 2,000 in an hour and a half of `make property`.
 EXAMPLES = max(settings().max_examples // 10, 1) if settings().max_examples > 1000 else 8
@@ -408,9 +408,11 @@ class SinkMachine(RuleBasedStateMachine):
                     yield row.value
 
     def await_markers(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while has_open_transactions(self.servers, self.query.target):
-            assert time.monotonic() < deadline, "a transaction stays open"
+        wait_until(
+            lambda: not has_open_transactions(self.servers, self.query.target),
+            "the end of all transactions",
+            WAIT_S,
+        )
 
     # The ways on that errors name.
 

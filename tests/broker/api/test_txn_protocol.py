@@ -6,6 +6,7 @@ Run with KAFKALOG_TEST_BOOTSTRAP these tests ask Apache Kafka: it gives the same
 import select
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from tests.broker.api.transaction_client import (
     list_transactions,
     read,
     stable_offset,
+    until_settled,
     write_marker,
 )
 from tests.support.broker_child import RawClient
@@ -339,10 +341,8 @@ def test_a_transaction_of_version_2(
     for turn in range(3):
         value = b"%d" % turn
         for partition in (0, 1):
-            produced = producer.produce(topic, value, partition=partition, version=12)
-            while produced.error_code == CONCURRENT_TRANSACTIONS:
-                produced = producer.produce(topic, value, partition=partition, version=12)
-            assert produced.error_code == 0
+            ask = partial(producer.produce, topic, value, partition=partition, version=12)
+            assert until_settled(ask).error_code == 0
         answer = producer.end(is_commit, version=5)
         assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
             0,
@@ -376,12 +376,9 @@ def test_a_request_with_batches_of_two_epochs_is_refused_whole(
 
 
 def end_code(producer: TransactionClient, is_commit: bool, epoch: int) -> tuple[Any, Any]:
-    deadline = 200
-    while True:
-        answer = producer.ask_end(is_commit, version=5, producer=(producer.producer_id, epoch))
-        deadline -= 1
-        if answer.error_code != CONCURRENT_TRANSACTIONS or not deadline:
-            return answer.error_code, answer.producer_epoch
+    ask = partial(producer.ask_end, is_commit, version=5, producer=(producer.producer_id, epoch))
+    answer = until_settled(ask)
+    return answer.error_code, answer.producer_epoch
 
 
 def test_ends_of_version_2_are_told_from_their_retries_by_the_epoch(

@@ -59,6 +59,7 @@ from tests.pyspark_kafkalog.client.scripted import (
     Request,
     ScriptedBroker,
 )
+from tests.support.patience import wait_for
 
 TIMEOUT_MS = 60_000
 WAIT_S = 30
@@ -182,21 +183,18 @@ def compacted(compacting: str) -> Iterator[tuple[Cluster, Callable[..., None]]]:
         def compact(
             topic_partition: TopicPartition, left: Callable[[list[tuple[int, int, bool]]], bool]
         ) -> None:
-            deadline = time.monotonic() + WAIT_S
-            while True:
-                write(
-                    cluster, Transactions(cluster), None, topic_partition, b"filler"
-                )  # a segment of its own
+
+            def write_and_read() -> list[tuple[int, int, bool]]:
+                # A segment of its own.
+                write(cluster, Transactions(cluster), None, topic_partition, b"filler")
                 until = cluster.list_offsets([topic_partition], LATEST)[topic_partition].offset
-                found = [
+                return [
                     (header.producer_id, header.producer_epoch, header.is_control)
                     for fetched in Fetcher(cluster, topic_partition, 0, until).records()
                     for header in batches(fetched.records)
                 ]
-                if left(found):
-                    return
-                assert time.monotonic() < deadline, found
-                time.sleep(0.02)
+
+            wait_for(write_and_read, left, WAIT_S)
 
         yield cluster, compact
 

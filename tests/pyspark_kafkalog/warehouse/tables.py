@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import time
 import uuid
 from base64 import b64decode
 from collections import Counter
@@ -30,6 +29,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+from tests.support.patience import wait_until
 from tests.support.postgres import postgres
 from tests.support.s3_server import BUCKET, REGION, s3
 
@@ -370,8 +370,11 @@ class PostgresTable(Table):
 
     def settle(self) -> None:
         others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        while self.query(f"SELECT 1 FROM pg_stat_activity WHERE {others}"):
-            time.sleep(0.002)
+        wait_until(
+            lambda: not self.query(f"SELECT 1 FROM pg_stat_activity WHERE {others}"),
+            "the end of all other connections",
+            pause_s=0.002,
+        )
 
     def again(self, prepare: Callable[[Table], object], state: str) -> None:
         self.query(f"DROP SCHEMA {self.schema} CASCADE; CREATE SCHEMA {self.schema}")

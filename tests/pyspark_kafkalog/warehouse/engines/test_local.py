@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -316,8 +315,7 @@ def test_a_worker_that_ends_is_missed_though_what_it_forked_lives_on(
             if os.fork() == 0:
                 child.write_text(str(os.getpid()))
                 signal.pause()
-            while not (child.exists() and child.read_text()):
-                time.sleep(0.01)
+            wait_until(lambda: child.exists() and child.read_text(), "the child's number")
             os.kill(os.getpid(), signal.SIGKILL)
         return rows
 

@@ -26,6 +26,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     Table,
     expected_rows,
 )
+from tests.support.patience import wait_until
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
@@ -164,7 +165,7 @@ def test_a_delta_table_is_restored_to_a_time(
     table = Delta(tmp_path)
     load(table.open(), "nightly", 3)
     committed_at = delta_history.commit_info(f"{tmp_path}/table", 1)["timestamp"] / 1000
-    time.sleep(0.01)  # The next entry is of another millisecond.
+    wait_until(lambda: time.time() > committed_at + 0.002, "another millisecond", pause_s=0.001)
     load(table.open(), "nightly", 5)
     table.delta().restore(datetime.fromtimestamp(committed_at, timezone.utc))
     if is_spark:

@@ -39,6 +39,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqlTable,
     expected_rows,
 )
+from tests.support.patience import wait_until
 from tests.support.postgres import PASSWORD, postgres
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -302,8 +303,9 @@ def test_a_rival_waits_for_a_transaction_that_is_under_way(
             connection.exec_driver_sql(statement.format(lake.schema))
         thread = threading.Thread(target=rival)
         thread.start()
-        while not lake.query("SELECT 1 FROM pg_locks WHERE NOT granted"):
-            assert thread.is_alive()
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: lake.query(waiting) or not thread.is_alive(), "a lock")
+        assert thread.is_alive()
         getattr(connection, outcome)()
     thread.join(30)
     engine.dispose()

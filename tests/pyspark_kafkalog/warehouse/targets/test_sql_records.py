@@ -39,7 +39,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqlTable,
     expected_rows,
 )
-from tests.support.patience import BUSY_S
+from tests.support.patience import BUSY_S, wait_until
 from tests.support.postgres import LosingProxy, postgres
 from tests.support.present import present
 
@@ -253,9 +253,7 @@ def test_a_table_is_not_altered_between_the_last_look_and_the_commit(
             owner.start()
             began.wait(BUSY_S)
             waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
-            deadline = time.monotonic() + BUSY_S
-            while not lake.query(waiting) and owner.is_alive():
-                assert time.monotonic() < deadline
+            wait_until(lambda: lake.query(waiting) or not owner.is_alive(), "a lock", BUSY_S)
             assert owner.is_alive()
 
     monkeypatch.setattr(sql, "refuse_unfit", look)
