@@ -186,7 +186,7 @@ def test_a_column_is_there_with_the_rows_that_need_it_whatever_is_killed(
         )
 
 
-@pytest.mark.parametrize("kind", ["delta"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_maintenance_killed_before_any_call_changes_no_row(
     kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,38 +35,19 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
 from itertools import count
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
-    MetricModeTypes,
-    MetricsMode,
-    StatisticsCollector,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
     pyarrow_to_schema,
-    schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile as IcebergFile
-from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
-from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
-from pyiceberg.transforms import DayTransform, HourTransform
-from pyiceberg.typedef import Record
-from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
+from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from pyiceberg.utils.properties import property_as_bool
 
@@ -96,6 +77,15 @@ from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
     changed_schema,
     joined_columns,
 )
+from pyspark_kafkalog.warehouse.targets.iceberg_files import (
+    as_path,
+    data_directory,
+    data_files,
+    file_url,
+    partition_of,
+    refuse_odd_url,
+    with_field_ids,
+)
 from pyspark_kafkalog.warehouse.targets.iceberg_history import (
     ends_in_snapshots,
     is_named,
@@ -106,10 +96,15 @@ from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
     refuse_other_ids,
     refuse_unfit,
 )
+from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
+    IN_MEMORY,
+    commit_transaction,
+    require_unaltered,
+)
+from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
-    check_rows,
     discard,
     new_load_id,
     restore_aside,
@@ -127,10 +122,6 @@ _MISSING_FILE = (
     "The table's location has to be on a file system that the driver and all executors share. If "
     "it is, a removal of orphan files took what this load had written: run it again."
 )
-# Set for the time of a commit, not in the catalog: no unfenced retries.
-_IN_MEMORY = {"commit.retry.num-retries": "0"}
-_NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHOWN_PROPERTIES = ("type", "uri", "warehouse")
 
 
@@ -156,7 +147,7 @@ class IcebergTarget:
             if table is None:
                 return NOWHERE
             if not read_only:
-                data = _data_directory(table)
+                data = data_directory(table)
                 restore_aside(data, lambda: self._named_files(data))
             return self.position_in(table, name)
 
@@ -196,11 +187,11 @@ class IcebergTarget:
             schema = joined_columns(table, schema, change)
             changed = changed_schema(table, schema, change)
             refuse_unfit(table, changed, schema, partition_by, self.identifier)
-            path = os.path.join(_data_directory(table), f"load-{load_id}")
+            path = os.path.join(data_directory(table), f"load-{load_id}")
             make_directory(path)
             fields = tuple(partition_by)
             partitioning = Partitioning(fields, in_files=True) if fields else None
-            schema = _with_field_ids(schema, changed)
+            schema = with_field_ids(schema, changed)
             return Stage(load_id, path, schema, partitioning=partitioning, change=change)
 
     def commit(self, pending: PendingCommit) -> Commit:
@@ -223,7 +214,7 @@ class IcebergTarget:
                     return was_there
                 was_there = True
                 base = table.metadata_location
-                table.metadata.properties.update(_IN_MEMORY)
+                table.metadata.properties.update(IN_MEMORY)
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
                 emptied[_epochs_property(name)] = emptied[_marks_property(name)] = "{}"
                 try:
@@ -239,13 +230,27 @@ class IcebergTarget:
             table = self._existing_table()
             if table is None:
                 return []
-            data = _data_directory(table)
+            data = data_directory(table)
             return sweep_directories(
                 data, idle_s, dry_run, lambda: self._named_files(data), self._fence
             )
 
     def upkeep(self, asked: Upkeep) -> Upkept:
-        return Upkept(left=["small files: those of an Iceberg table are not compacted yet"])
+        with self._explained(f"maintain the load target {self}"):
+            if self._existing_table() is None:
+                return Upkept()
+            return IcebergUpkeep(self.newest, self._fence, asked).run(self._refused)
+
+    def _refused(self) -> list[str]:
+        """The loads that cannot go on: see position_in."""
+        table = self.newest()
+        refused = []
+        for name in self.names():
+            try:
+                self.position_in(table, name)
+            except TargetError:
+                refused.append(name)
+        return refused
 
     def position_in(self, table: Table, name: str) -> Position:
         """Where load `name` goes on, in the table's metadata as it was loaded.
@@ -345,7 +350,7 @@ class IcebergTarget:
         warehouse = str(catalog.properties.get("warehouse", ""))
         if "://" in warehouse:
             # Before a table is made that could not be loaded into.
-            _as_path(self.identifier, warehouse)
+            as_path(self.identifier, warehouse)
         namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
         for length in range(1, len(namespace) + 1):
             try:
@@ -429,9 +434,10 @@ class _FencedIceberg:
             properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
         if position.marks or _marks_property(name) in table.metadata.properties:
             properties[_marks_property(name)] = json.dumps(to_json(position.marks))
-        scheme = "file://" if urlsplit(table.location()).scheme else ""
-        paths = {scheme + staged_path(stage, file.name): file for file in self._pending.files}
-        table.metadata.properties.update(_IN_MEMORY)
+        paths = {
+            file_url(table, staged_path(stage, file.name)): file for file in self._pending.files
+        }
+        table.metadata.properties.update(IN_MEMORY)
         try:
             _commit(table, properties, paths, summary, stage)
         except TargetError:
@@ -454,24 +460,13 @@ class _FencedIceberg:
 def _check_named(identifier: str, properties: Mapping[str, str]) -> None:
     """Raises InvalidOptionError unless something says which catalog it is."""
     settings = {**(Config().get_catalog_config(CATALOG) or {}), **properties}
-    _refuse_odd_url(identifier, str(settings.get("warehouse", "")))
+    refuse_odd_url(identifier, str(settings.get("warehouse", "")))
     if not settings.keys() & {"uri", "type", "py-catalog-impl"}:
         raise InvalidOptionError(
             f"target iceberg:{identifier} names no catalog: write for example iceberg:{identifier}"
             "?uri=sqlite:////data/catalog.db&warehouse=/data/lake or ?uri=https://HOST for a REST "
             f"catalog, or configure one named {CATALOG} for pyiceberg "
             f"(PYICEBERG_CATALOG__{CATALOG.upper()}__URI)"
-        )
-
-
-def _refuse_odd_url(identifier: str, location: str) -> None:
-    """Raises InvalidOptionError for a URL that pyiceberg reads in another way than Spark does."""
-    odd = re.search(r"[#?\x00-\x1f\x7f]", location) if location.startswith("file:") else None
-    if odd:
-        raise InvalidOptionError(
-            f"target iceberg:{identifier} lies at {location}, and pyiceberg takes what follows "
-            f"{odd[0]!r} in a URL for no part of its path: name the warehouse as a plain path, "
-            "/data/lake, or another directory"
         )
 
 
@@ -500,14 +495,7 @@ def _commit(
 ) -> None:
     transaction = table.transaction()
     transaction.set_properties(properties)
-    # Another schema or partition spec makes no snapshot. pyiceberg has no public way to say so.
-    schema = {"current-schema-id": table.metadata.current_schema_id}
-    spec = {"default-spec-id": table.metadata.default_spec_id}
-    unaltered = (
-        AssertCurrentSchemaId.model_validate(schema),
-        AssertDefaultSpecId.model_validate(spec),
-    )
-    transaction._apply((), unaltered)
+    require_unaltered(table, transaction)
     if stage is not None and files:
         change_schema(transaction, table, stage.schema, stage.change)
     # Also without files: it is the snapshot that makes a commit conflict with another one.
@@ -515,109 +503,12 @@ def _commit(
     merges = property_as_bool(table.properties, "commit.manifest-merge.enabled", False)
     with update.merge_append() if merges else update.fast_append() as append:
         columns = transaction.table_metadata.schema()
-        for data_file in _data_files(table, columns, files):
+        described = {
+            path: (file, partition_of(table, columns, file)) for path, file in files.items()
+        }
+        for data_file in data_files(table, columns, described):
             append.append_data_file(data_file)
-    _commit_transaction(table, transaction)
-
-
-def _commit_transaction(table: Table, transaction: Transaction) -> None:
-    """Commits, and deletes the manifests of a commit that is not there.
-
-    pyiceberg deletes them whenever the catalog says that others were faster. It says so, too, where
-    a gateway had asked it twice and kept the first answer to itself: then they are the table's.
-    """
-    producers, transaction._snapshot_producers = transaction._snapshot_producers, []
-    try:
-        transaction.commit_transaction()
-    except CommitFailedException:
-        found = table.catalog.load_table(table.name()).metadata
-        for producer in producers:
-            if found.snapshot_by_id(producer._snapshot_id) is None:
-                producer._clean_all_uncommitted()
-        raise
-
-
-def _data_files(
-    table: Table, schema: Schema, files: Mapping[str, DataFile]
-) -> Iterator[IcebergFile]:
-    """The files as Iceberg describes them. pyiceberg's own way to do so takes partitions from
-    bounds, which are not there where a time has no date; they were known when files were written.
-    It also takes the bounds of some row groups for those of all (`_collectors`)."""
-    spec = table.spec()
-    types = [schema.find_type(field.source_id) for field in spec.fields]
-    wanted = compute_statistics_plan(schema, table.properties)
-    field_ids = parquet_path_to_id_mapping(schema)
-
-    def describe(path: str) -> IcebergFile:
-        file = files[path]
-        footer = pq.read_metadata(_as_path(table.name()[-1], path))
-        check_rows(path, file, footer.num_rows)
-        collectors = _collectors(wanted, field_ids, footer)
-        statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)
-        fields = zip(spec.fields, types, file.partition, strict=True)
-        return IcebergFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=path,
-            file_format=FileFormat.PARQUET,
-            partition=Record(*(_partition_value(*field) for field in fields)),
-            file_size_in_bytes=file.size_bytes,
-            sort_order_id=None,
-            spec_id=spec.spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
-
-    with ThreadPoolExecutor() as threads:
-        yield from threads.map(describe, files)
-
-
-def _collectors(
-    wanted: dict[int, StatisticsCollector], field_ids: Mapping[str, int], footer: pq.FileMetaData
-) -> dict[int, StatisticsCollector]:
-    """What to tell of a file's columns: no more than the table's properties want, and only what
-    every row group says. pyiceberg would take the bounds of the others for all."""
-    collectors = dict(wanted)
-    seen: set[int] = set()
-    for index in range(footer.num_columns):
-        groups = [footer.row_group(number).column(index) for number in range(footer.num_row_groups)]
-        field_id = field_ids[footer.schema.column(index).path]
-        kinds = {_metrics_of(group) for group in groups}
-        if MetricModeTypes.NONE in kinds or field_id in seen:
-            collectors[field_id] = replace(wanted[field_id], mode=_NO_METRICS)
-        elif MetricModeTypes.COUNTS in kinds and wanted[field_id].mode != _NO_METRICS:
-            collectors[field_id] = replace(wanted[field_id], mode=_COUNTS)
-        seen.add(field_id)
-    return collectors
-
-
-def _metrics_of(column: pq.ColumnChunkMetaData) -> MetricModeTypes:
-    """What a row group says of a column: nothing, how many values and nulls, or bounds as well."""
-    statistics = column.statistics if column.is_stats_set else None
-    if statistics is None or not statistics.has_null_count:
-        return MetricModeTypes.NONE
-    if not statistics.has_min_max:
-        # Without any value there are none; of values that are too long there are none either.
-        return MetricModeTypes.COUNTS if statistics.num_values else MetricModeTypes.FULL
-    try:
-        _ = statistics.min, statistics.max
-    except OverflowError:
-        # A producer's clock may count beyond what Python has dates for.
-        return MetricModeTypes.COUNTS
-    return MetricModeTypes.FULL
-
-
-def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:
-    if text is None:
-        return None
-    if isinstance(field.transform, HourTransform):
-        moment = datetime.strptime(text, "%Y-%m-%d-%H").replace(tzinfo=timezone.utc)
-        return (moment - _EPOCH) // timedelta(hours=1)
-    if isinstance(field.transform, DayTransform) or isinstance(kind, DateType):
-        return (date.fromisoformat(text) - _EPOCH.date()).days
-    if isinstance(kind, BooleanType):
-        return text == "true"
-    return int(text) if isinstance(kind, (IntegerType, LongType)) else text
+    commit_transaction(table, transaction)
 
 
 def _hidden(text: str, properties: Mapping[str, str]) -> str:
@@ -673,24 +564,6 @@ def _kept_position(table: Table, name: str) -> Position:
     )
 
 
-def _data_directory(table: Table) -> str:
-    """Where the table keeps its data, as a path of this machine."""
-    location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
-    return _as_path(".".join(table.name()), location).rstrip("/")
-
-
-def _as_path(identifier: str, location: str) -> str:
-    _refuse_odd_url(identifier, location)
-    path = re.sub(r"\Afile:/*", "/", location)
-    if not path.startswith("/"):
-        raise TargetError(
-            f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
-            "mounted directory only, so give table or warehouse a location file:///... (of all "
-            "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
-        )
-    return path
-
-
 def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
     """`field` with ids of its own, by which a partition spec names columns. A catalog gives the
     table others."""
@@ -703,25 +576,3 @@ def _numbered(field: pa.Field, numbers: Iterator[int]) -> pa.Field:
     elif pa.types.is_struct(kind):
         kind = pa.struct([_numbered(child, numbers) for child in kind])
     return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(next(numbers))})
-
-
-def _with_field_ids(schema: pa.Schema, columns: Schema) -> pa.Schema:
-    """`schema` with the field ids of the table's `columns`, by which Iceberg's readers find them in
-    files."""
-    there = schema_to_pyarrow(columns, include_field_ids=True)
-    return pa.schema([_with_field_id(field, there.field(field.name)) for field in schema])
-
-
-def _with_field_id(field: pa.Field, there: pa.Field) -> pa.Field:
-    kind = field.type
-    if pa.types.is_list(kind):
-        element = there.type.value_field
-        kind = pa.list_(_with_field_id(kind.value_field.with_name(element.name), element))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(
-            _with_field_id(kind.key_field, there.type.key_field).with_nullable(False),
-            _with_field_id(kind.item_field, there.type.item_field),
-        )
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_with_field_id(child, there.type.field(child.name)) for child in kind])
-    return pa.field(field.name, kind, metadata=there.metadata)

@@ -4,7 +4,7 @@ To roll a table back takes rows of later snapshots away and leaves its propertie
 go on beyond what the table holds. The summary of each snapshot of a load says which ranges it
 brought (`kafkalog.name`, `kafkalog.ranges`).
 
-Called by iceberg.py alone. Changes nothing.
+Called by iceberg.py and iceberg_upkeep.py. Changes nothing.
 """
 
 import json
@@ -46,9 +46,9 @@ def rolled_back(table: Table, name: str, offsets: Offsets) -> Offsets | None:
     if last is None or _said(last, NAME) != name:
         return None
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
-    there = list(_lineage(by_id, table.metadata.current_snapshot_id))
+    there = list(lineage(by_id, table.metadata.current_snapshot_id))
     ids = {snapshot.snapshot_id for snapshot in there}
-    before = [each.snapshot_id for each in _lineage(by_id, last.snapshot_id)]
+    before = [each.snapshot_id for each in lineage(by_id, last.snapshot_id)]
     # Else it is no ancestor that the table went back to: it was replaced as a whole.
     if last.snapshot_id in ids or ids.isdisjoint(before):
         return None
@@ -65,7 +65,7 @@ def _age(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
-def _lineage(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> Iterator[Snapshot]:
+def lineage(by_id: Mapping[int, Snapshot], snapshot_id: int | None) -> Iterator[Snapshot]:
     """A snapshot and its ancestors that are kept, newest first."""
     while snapshot_id is not None and (snapshot := by_id.get(snapshot_id)) is not None:
         yield snapshot

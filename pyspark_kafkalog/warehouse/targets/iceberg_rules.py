@@ -5,7 +5,7 @@ An order of sorting is a wish, which a file may leave (it says so), and files of
 be mixed; columns that may not be null, at any depth, are rules that nobody would check. Newer
 formats, with their default values and row ids, are not written by pyiceberg.
 
-Called by iceberg.py alone. Changes nothing; errors are TargetErrors.
+Called by iceberg.py and iceberg_upkeep.py. Changes nothing; errors are TargetErrors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,15 +39,10 @@ def refuse_unfit(
 ) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are, when it
     has `columns`, those of now or as a commit leaves them."""
-    if table.metadata.format_version > _NEWEST_FORMAT:
+    for rule in rules_of_table(table):
         raise TargetError(
-            f"the Iceberg table {identifier} is of format version {table.metadata.format_version}, "
-            f"and {_NEWEST_FORMAT} is the newest that pyiceberg writes: name another table"
-        )
-    if "encryption.key-id" in table.metadata.properties:
-        raise TargetError(
-            f"the Iceberg table {identifier} is encrypted (encryption.key-id), and landed files "
-            "are not: name another table"
+            f"the Iceberg table {identifier} {rule}: landed files cannot be added to it; name "
+            "another table"
         )
     spec = [
         (table.schema().find_column_name(field.source_id), str(field.transform))
@@ -69,7 +64,7 @@ def refuse_unfit(
     there = schema_to_pyarrow(columns, include_field_ids=False)
     for field in schema:
         index = there.get_field_index(field.name)
-        if index < 0 or not _same_type(there.field(index).type, field.type):
+        if index < 0 or not same_type(there.field(index).type, field.type):
             raise TargetError(
                 f"the Iceberg table {identifier} has no column {field.name} of type {field.type}: "
                 "add it, or name another table"
@@ -81,6 +76,17 @@ def refuse_unfit(
                 f"the Iceberg table {identifier} has a column {name} that may not be null: "
                 "make it optional, or name another table"
             )
+
+
+def rules_of_table(table: Table) -> Iterator[str]:
+    """What of the table is in the way of any files that are written here."""
+    if table.metadata.format_version > _NEWEST_FORMAT:
+        yield (
+            f"is of format version {table.metadata.format_version}, and {_NEWEST_FORMAT} is the "
+            "newest that pyiceberg writes"
+        )
+    if "encryption.key-id" in table.metadata.properties:
+        yield "is encrypted (encryption.key-id), and landed files are not"
 
 
 def refuse_other_ids(
@@ -117,17 +123,17 @@ def _required_within(kind: IcebergType, name: str) -> Iterator[str]:
         yield from _required_in(kind.value_field, f"{name}.value", True)
 
 
-def _same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
+def same_type(there: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether two types are one in Iceberg, which knows no large and small ones."""
     if pa.types.is_large_list(there) or pa.types.is_list(there):
-        return pa.types.is_list(wanted) and _same_type(there.value_type, wanted.value_type)
+        return pa.types.is_list(wanted) and same_type(there.value_type, wanted.value_type)
     if pa.types.is_map(there) and pa.types.is_map(wanted):
-        return _same_type(there.key_type, wanted.key_type) and _same_type(
+        return same_type(there.key_type, wanted.key_type) and same_type(
             there.item_type, wanted.item_type
         )
     if pa.types.is_struct(there) and pa.types.is_struct(wanted):
         return there.num_fields == wanted.num_fields and all(
-            left.name == right.name and _same_type(left.type, right.type)
+            left.name == right.name and same_type(left.type, right.type)
             for left, right in zip(there, wanted, strict=True)
         )
     small = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}

@@ -19,7 +19,7 @@ Called by the driver, in one thread. Never commits.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -81,12 +81,13 @@ class Upkept:
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """A data file of the table's newest state; `key` is how that names it, `path` where it is on
-    this machine. Files of one `partition` may become one."""
+    this machine. Files of one `partition` may become one. `source` is what its format has of it."""
 
     key: str
     path: str
     size_bytes: int
     partition: Partition
+    source: Any = None
 
 
 @dataclass(frozen=True, slots=True)

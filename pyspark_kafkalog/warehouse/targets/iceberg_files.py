@@ -1,0 +1,185 @@
+"""Where the files of an Iceberg table lie, and how its manifests describe them.
+
+Called by iceberg.py and iceberg_upkeep.py. Writes nothing; errors are TargetErrors and
+pyiceberg's.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, HourTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
+
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse.commit import DataFile
+from pyspark_kafkalog.warehouse.targets.staging import check_rows
+
+_NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def data_directory(table: Table) -> str:
+    """Where the table keeps its data, as a path of this machine."""
+    location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
+    return as_path(".".join(table.name()), location).rstrip("/")
+
+
+def as_path(identifier: str, location: str) -> str:
+    refuse_odd_url(identifier, location)
+    path = re.sub(r"\Afile:/*", "/", location)
+    if not path.startswith("/"):
+        raise TargetError(
+            f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
+            "mounted directory only, so give table or warehouse a location file:///... (of all "
+            "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
+        )
+    return path
+
+
+def file_url(table: Table, path: str) -> str:
+    """A path of this machine as the table names its files."""
+    return f"file://{path}" if urlsplit(table.location()).scheme else path
+
+
+def refuse_odd_url(identifier: str, location: str) -> None:
+    """Raises InvalidOptionError for a URL that pyiceberg reads in another way than Spark does."""
+    odd = re.search(r"[#?\x00-\x1f\x7f]", location) if location.startswith("file:") else None
+    if odd:
+        raise InvalidOptionError(
+            f"target iceberg:{identifier} lies at {location}, and pyiceberg takes what follows "
+            f"{odd[0]!r} in a URL for no part of its path: name the warehouse as a plain path, "
+            "/data/lake, or another directory"
+        )
+
+
+def data_files(
+    table: Table, schema: Schema, files: Mapping[str, tuple[DataFile, Record]]
+) -> Iterator[IcebergFile]:
+    """The files, each with its partition, as Iceberg describes them. pyiceberg's own way to do so
+    takes partitions from bounds, which are not there where a time has no date, and the bounds of
+    some row groups for those of all (`_collectors`)."""
+    wanted = compute_statistics_plan(schema, table.properties)
+    field_ids = parquet_path_to_id_mapping(schema)
+
+    def describe(path: str) -> IcebergFile:
+        file, partition = files[path]
+        footer = pq.read_metadata(as_path(table.name()[-1], path))
+        check_rows(path, file, footer.num_rows)
+        collectors = _collectors(wanted, field_ids, footer)
+        statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)
+        return IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=table.spec().spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    with ThreadPoolExecutor() as threads:
+        yield from threads.map(describe, files)
+
+
+def partition_of(table: Table, schema: Schema, file: DataFile) -> Record:
+    """The partition of a file in the table's own, from the texts that it was staged with."""
+    fields = table.spec().fields
+    types = [schema.find_type(field.source_id) for field in fields]
+    return Record(
+        *(_partition_value(*each) for each in zip(fields, types, file.partition, strict=True))
+    )
+
+
+def _collectors(
+    wanted: dict[int, StatisticsCollector], field_ids: Mapping[str, int], footer: pq.FileMetaData
+) -> dict[int, StatisticsCollector]:
+    """What to tell of a file's columns: no more than the table's properties want, and only what
+    every row group says. pyiceberg would take the bounds of the others for all."""
+    collectors = dict(wanted)
+    seen: set[int] = set()
+    for index in range(footer.num_columns):
+        groups = [footer.row_group(number).column(index) for number in range(footer.num_row_groups)]
+        field_id = field_ids[footer.schema.column(index).path]
+        kinds = {_metrics_of(group) for group in groups}
+        if MetricModeTypes.NONE in kinds or field_id in seen:
+            collectors[field_id] = replace(wanted[field_id], mode=_NO_METRICS)
+        elif MetricModeTypes.COUNTS in kinds and wanted[field_id].mode != _NO_METRICS:
+            collectors[field_id] = replace(wanted[field_id], mode=_COUNTS)
+        seen.add(field_id)
+    return collectors
+
+
+def _metrics_of(column: pq.ColumnChunkMetaData) -> MetricModeTypes:
+    """What a row group says of a column: nothing, how many values and nulls, or bounds as well."""
+    statistics = column.statistics if column.is_stats_set else None
+    if statistics is None or not statistics.has_null_count:
+        return MetricModeTypes.NONE
+    if not statistics.has_min_max:
+        # Without any value there are none; of values that are too long there are none either.
+        return MetricModeTypes.COUNTS if statistics.num_values else MetricModeTypes.FULL
+    try:
+        _ = statistics.min, statistics.max
+    except OverflowError:
+        # A producer's clock may count beyond what Python has dates for.
+        return MetricModeTypes.COUNTS
+    return MetricModeTypes.FULL
+
+
+def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:
+    if text is None:
+        return None
+    if isinstance(field.transform, HourTransform):
+        moment = datetime.strptime(text, "%Y-%m-%d-%H").replace(tzinfo=timezone.utc)
+        return (moment - _EPOCH) // timedelta(hours=1)
+    if isinstance(field.transform, DayTransform) or isinstance(kind, DateType):
+        return (date.fromisoformat(text) - _EPOCH.date()).days
+    if isinstance(kind, BooleanType):
+        return text == "true"
+    return int(text) if isinstance(kind, (IntegerType, LongType)) else text
+
+
+def with_field_ids(schema: pa.Schema, columns: Schema) -> pa.Schema:
+    """`schema` with the field ids of the table's `columns`, by which Iceberg's readers find them in
+    files."""
+    there = schema_to_pyarrow(columns, include_field_ids=True)
+    return pa.schema([_with_field_id(field, there.field(field.name)) for field in schema])
+
+
+def _with_field_id(field: pa.Field, there: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        element = there.type.value_field
+        kind = pa.list_(_with_field_id(kind.value_field.with_name(element.name), element))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(
+            _with_field_id(kind.key_field, there.type.key_field).with_nullable(False),
+            _with_field_id(kind.item_field, there.type.item_field),
+        )
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_with_field_id(child, there.type.field(child.name)) for child in kind])
+    return pa.field(field.name, kind, metadata=there.metadata)
