@@ -191,6 +191,11 @@ _ROWS_AND_FILES = (
         "(default: the order of a partition).",
     ),
     click.option(
+        "--envelope",
+        type=click.Choice(["debezium"]),
+        help="Values are Debezium's change events, for --mode upsert.",
+    ),
+    click.option(
         "--on-schema-change",
         type=click.Choice(["fail", "add", "widen"]),
         help="What becomes of the table when rows have other columns (default: add where values "
@@ -475,6 +480,7 @@ def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
         "mode": options.mode,
         "key": options.key,
         "order_by": options.order_by,
+        "envelope": options.envelope,
         "on_schema_change": options.on_schema_change,
     }
 

@@ -136,6 +136,7 @@ def load(
     mode: str = "append",
     key: str | Sequence[str] | None = None,
     order_by: str | None = None,
+    envelope: str | None = None,
     on_schema_change: str | None = None,
     dry_run: bool = False,
 ) -> LoadResult | LoadPlan:
@@ -186,7 +187,8 @@ def load(
     With `mode` upsert the newest record of each key is the table's row, and a tombstone (a record
     without a value) deletes it. `key` names the columns that make a key; without it that is the
     record's. `order_by` names the column whose greater value is newer; without it the later record
-    of a partition is, and one key in two partitions is an error.
+    of a partition is, and one key in two partitions is an error. `envelope` debezium makes rows of
+    Debezium's change events.
 
     `on_schema_change` says what becomes of a table when rows have other columns than it: `fail`;
     `add`, which makes new columns in the commit that first needs them; or `widen`, which also
@@ -228,6 +230,7 @@ def load(
         mode=mode,
         key=key,
         order_by=order_by,
+        envelope=envelope,
         on_schema_change=on_schema_change,
     )
     if dry_run:

@@ -83,6 +83,8 @@ class LoadArguments(TypedDict, total=False):
     """The columns that make a key; else the record's key."""
     order_by: str | None
     """The column whose greater value is the newer row of a key; else the partition's order."""
+    envelope: str | None
+    """`debezium`: values are Debezium's change events, and rows what these are about."""
     on_schema_change: str | None
     """What becomes of the table when rows have other columns: `fail`, `add` or `widen`."""
 
@@ -183,7 +185,7 @@ def load_options(
     if wanted.upsert is not None:
         wanted.upsert.check(storable(wanted.reading().schema()))
         if wanted.values is not None:
-            wanted = replace(wanted, values=replace(wanted.values, upsert=wanted.upsert))
+            wanted = replace(wanted, values=wanted.values.for_upsert(wanted.upsert))
     if wanted.has_dead_letters and wanted.values is not None:
         beside = BesideLetters(wanted.source.subscription, wanted.values.letters_to)
         return replace(wanted, source=replace(wanted.source, subscription=beside))
@@ -214,6 +216,8 @@ def _layout(arguments: LoadArguments) -> Layout:
 
 
 def _values(options: Mapping[str, str], arguments: LoadArguments) -> Values | None:
+    if arguments.get("envelope") and arguments.get("mode", APPEND) == APPEND:
+        raise InvalidOptionError("envelope has no effect without mode=upsert")
     schema, registry = arguments.get("value_schema"), arguments.get("registry")
     if registry is not None and schema is None:
         registry = _with_subject(registry, options)
@@ -223,6 +227,7 @@ def _values(options: Mapping[str, str], arguments: LoadArguments) -> Values | No
         registry,
         arguments.get("on_error", FAIL),
         arguments.get("dead_letter_topic"),
+        arguments.get("envelope"),
     )
 
 

@@ -26,6 +26,7 @@ from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.decoding.room import slices
 from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters, checked_topic
+from pyspark_kafkalog.warehouse.rows.debezium import DEBEZIUM, DebeziumRows, debezium_rows
 from pyspark_kafkalog.warehouse.rows.row_types import (
     rows_out_of_days,
     rows_with_nan,
@@ -64,7 +65,19 @@ class Values:
     def fields(self) -> list[str]:
         """The columns that a value's schema makes; none where it makes the column `value` alone."""
         kind = self.decoder.type
-        return [_column_name(one.name) for one in kind] if pa.types.is_struct(kind) else []
+        fields = kind if pa.types.is_struct(kind) else ()
+        return [_column_name(one.name) for one in fields if one.name != DELETED]
+
+    def for_upsert(self, upsert: Upsert) -> "Values":
+        """Raises InvalidOptionError where deleted rows would not tell their key."""
+        is_envelope = isinstance(self.decoder, DebeziumRows) and not self.decoder.is_flat
+        if is_envelope and {*upsert.key, upsert.order_by} & set(self.fields):
+            raise InvalidOptionError(
+                "Debezium's deletions have no row after them, and so no fields to be found or "
+                "ordered by: leave key out, which is then the record's, and order_by timestamp; or "
+                "have Debezium rewrite its events (ExtractNewRecordState)"
+            )
+        return dataclasses.replace(self, upsert=upsert)
 
     def columns_to_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read to make rows of the topic's `columns`."""
@@ -161,10 +174,9 @@ class Values:
         kind = self.decoder.type
         if not pa.types.is_struct(kind):
             return [pa.field("value", kind)]
-        names = [_column_name(one.name) for one in kind]
         return [
-            pa.field(name, self.narrower.get(name, one.type))
-            for name, one in zip(names, kind, strict=True)
+            pa.field(name, self.narrower.get(name, kind.field(index).type))
+            for index, name in enumerate(self.fields)
         ]
 
     def _settled(self, decoded: Decoded) -> tuple[Decoded, dict[str, pa.Array]]:
@@ -184,15 +196,17 @@ class Values:
 
     def _columns(self, records: pa.RecordBatch, decoded: Decoded) -> dict[str, pa.Array]:
         columns = dict(zip(records.schema.names, records.columns, strict=True))
-        columns[DELETED] = pc.is_null(columns["value"])
+        tombstones = pc.is_null(columns["value"])
         kind = self.decoder.type
         if not pa.types.is_struct(kind):
-            return {**columns, "value": decoded.column}
+            return {**columns, "value": decoded.column, DELETED: tombstones}
         # A field of a struct that is null is null.
         fields = decoded.column.flatten()
-        return columns | {
+        columns |= {
             _column_name(field.name): child for field, child in zip(kind, fields, strict=True)
         }
+        deleted = pc.fill_null(columns.get(DELETED, pa.scalar(False)), False)
+        return {**columns, DELETED: pc.or_(tombstones, deleted)}
 
 
 def open_values(
@@ -201,6 +215,7 @@ def open_values(
     registry: Mapping[str, str] | None,
     on_error: str,
     letters_to: str | None,
+    envelope: str | None = None,
 ) -> Values | None:
     """How to decode; None for records that all stay as they are.
 
@@ -212,7 +227,11 @@ def open_values(
         )
     if letters_to is not None and on_error != DEAD_LETTER:
         raise InvalidOptionError("dead_letter_topic has no effect without on_error=deadletter")
+    if envelope not in (None, DEBEZIUM):
+        raise InvalidOptionError(f"envelope is {envelope!r}: write {DEBEZIUM}, or leave it out")
     decoder = open_decoder(value_format, schema, registry)
+    if envelope is not None:
+        decoder = debezium_rows(decoder)
     if value_format == "binary" and on_error == FAIL:
         return None
     return Values(decoder, on_error, checked_topic(letters_to))

@@ -96,6 +96,7 @@ LOAD_KEYS: Mapping[str, Kind] = {
     "mode": _text,
     "key": _texts,
     "order-by": _text,
+    "envelope": _text,
     "on-schema-change": _text,
 }
 """Of [[load]], and of [defaults] but for `name`."""
@@ -122,6 +123,7 @@ ARGUMENTS = {
     "mode": "mode",
     "key": "key",
     "order-by": "order_by",
+    "envelope": "envelope",
     "on-schema-change": "on_schema_change",
 }
 """Keys whose values are arguments of `load`, by that name."""

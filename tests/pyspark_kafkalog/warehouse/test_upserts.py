@@ -132,6 +132,46 @@ def test_a_new_field_becomes_a_column(topic: Topic, table: SqliteTable) -> None:
     assert table.query("SELECT id, note FROM orders ORDER BY key") == [(2, "new"), (1, None)]
 
 
+EVENTS: dict[str, Any] = {
+    "value_format": "json",
+    "value_schema": "op STRING, after STRUCT<id INT, key STRING>",
+    "envelope": "debezium",
+}
+
+
+def event(op: str, number: int | None) -> dict[str, Any]:
+    after = None if number is None else {"id": number, "key": "k"}
+    return {"before": {"id": 0}, "after": after, "op": op, "ts_ms": 1}
+
+
+def test_change_events_of_debezium_are_rows(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", event("r", 1)), (b"b", event("c", 2)), (b"c", event("c", 3)))
+    topic.send((b"a", event("u", 4)), (b"b", event("d", None)), (b"b", None))
+    assert topic.load(table, **EVENTS).records == 6
+    assert table.query("SELECT id, value_key FROM orders ORDER BY 1") == [(3, "k"), (4, "k")]
+    # Compaction may leave a tombstone without its deletion.
+    topic.send((b"c", None), (b"b", event("c", 5)), (b"t", event("t", None)), (b"n", b"null"))
+    assert topic.load(table, **EVENTS, on_error="deadletter").bad_records == 2
+    assert table.query("SELECT id FROM orders ORDER BY 1") == [(4,), (5,)]
+    assert [row[1] for row in table.query("PRAGMA table_info(orders)")][:4] == [
+        "key",
+        "id",
+        "value_key",
+        "topic",
+    ]
+
+
+@pytest.mark.slow
+def test_rewritten_change_events_are_rows(topic: Topic, table: SqliteTable) -> None:
+    schema = "payload STRUCT<id INT, note STRING, __deleted STRING>"
+    rewritten = {**EVENTS, "value_schema": schema, "key": "id"}
+    for number, note, deleted in ((1, "x", "false"), (2, "y", "false"), (1, None, "true")):
+        payload = {"id": number, "note": note, "__deleted": deleted}
+        topic.send((b"%d" % number, {"schema": {}, "payload": payload}))
+    topic.load(table, **rewritten)
+    assert table.query("SELECT id, note FROM orders") == [(2, "y")]
+
+
 @pytest.mark.slow
 def test_the_command_line_upserts(
     topic: Topic, table: SqliteTable, capsys: pytest.CaptureFixture[str]
@@ -157,6 +197,10 @@ def test_the_command_line_upserts(
             {"mode": "upsert", "key": "f", "value_format": "json", "value_schema": "f DOUBLE"},
             "key names f, which is double",
         ),
+        ({"envelope": "debezium"}, "envelope has no effect without mode=upsert"),
+        ({"mode": "upsert", "envelope": "maxwell"}, "envelope is 'maxwell': write debezium"),
+        ({"mode": "upsert", **VALUES, "envelope": "debezium"}, "it has id, note"),
+        ({"mode": "upsert", **EVENTS, "key": "id"}, "deletions have no row after them"),
         ({"mode": "upsert", "transform": lambda rows: rows}, "do not go together"),
     ],
 )

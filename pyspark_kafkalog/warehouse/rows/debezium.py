@@ -1,0 +1,96 @@
+"""Values of Debezium's change events as the rows that they are about.
+
+Two forms, told apart by the fields of the schema:
+
+    op, after     the envelope: `after` is the row, which `op` d deletes, and c, u and r put
+    __deleted     what Debezium's ExtractNewRecordState makes of it with
+                  delete.tombstone.handling.mode=rewrite: the row itself, and whether it is deleted
+
+Either may be the `payload` of Kafka Connect's JSON with schemas. Truncations (op t) and messages
+(m) are about no row, and bad values. A tombstone, which follows a deletion, is left to whoever
+knows the record's key. Made on the driver; travels pickled to tasks.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalog.decoding.decoder import Decoded, Decoder
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.warehouse.rows.upserts import DELETED
+
+DEBEZIUM = "debezium"
+_FLAT = "__deleted"
+_PUTS = pa.array(["c", "u", "r"])
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumRows:
+    """A decoder of change events: structs of the row's fields and, as the last one, DELETED."""
+
+    events: Decoder
+    has_payload: bool = False
+    is_flat: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.struct([*self._row_fields(), pa.field(DELETED, pa.bool_())])
+
+    def decode(self, values: pa.Array) -> Decoded:
+        decoded = self.events.decode(values)
+        event = _field(decoded.column, "payload") if self.has_payload else decoded.column
+        if self.is_flat:
+            row, is_deleted = event, _truth(_field(event, _FLAT))
+            is_put = pc.is_valid(event)
+        else:
+            row, op = _field(event, "after"), _field(event, "op")
+            is_deleted = pc.fill_null(pc.equal(op, "d"), False)
+            is_put = pc.and_(pc.is_in(op, _PUTS), pc.is_valid(row))
+        fields = self._row_fields()
+        columns = [*(_field(row, field.name) for field in fields), is_deleted]
+        made = pa.StructArray.from_arrays(columns, fields=list(self.type))
+        unknown = pc.invert(pc.or_(pc.or_(is_deleted, is_put), pc.is_null(values)))
+        rows = pc.indices_nonzero(unknown).to_pylist()
+        errors = {row: self._reason(event, row) for row in rows}
+        return Decoded(made, {**errors, **decoded.errors})
+
+    def _row_fields(self) -> list[pa.Field]:
+        event = self.events.type.field("payload").type if self.has_payload else self.events.type
+        row = event if self.is_flat else event.field("after").type
+        return [field for field in row if field.name != _FLAT]
+
+    def _reason(self, event: pa.Array, row: int) -> str:
+        if self.is_flat or not event[row].is_valid:
+            return "it holds no change event"
+        return f"its op is {event[row]['op'].as_py()}, and it has no row after that"
+
+
+def debezium_rows(events: Decoder) -> DebeziumRows:
+    """Raises InvalidOptionError where the schema of values is none of change events."""
+    fields, has_payload = _fields(events.type), False
+    if "payload" in fields and not {"op", _FLAT} & fields.keys():
+        fields, has_payload = _fields(fields["payload"]), True
+    if fields.get(_FLAT) in (pa.string(), pa.bool_()):
+        return DebeziumRows(events, has_payload, is_flat=True)
+    if fields.get("op") == pa.string() and _fields(fields.get("after", pa.null())):
+        return DebeziumRows(events, has_payload)
+    raise InvalidOptionError(
+        "envelope is debezium, and the schema of the values has neither op STRING and after "
+        f"STRUCT<...> nor __deleted STRING: it has {', '.join(fields) or 'no fields'}"
+    )
+
+
+def _fields(kind: pa.DataType) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+
+
+def _field(column: pa.StructArray, name: str) -> pa.Array:
+    """A field, which is null where the struct is."""
+    return column.flatten()[column.type.get_field_index(name)]
+
+
+def _truth(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        column = pc.equal(pc.utf8_lower(column), "true")
+    return pc.fill_null(column, False)
