@@ -11,6 +11,9 @@ VENV_42 := .venv-4.2
 PIP := KAFKALOG_EXT=skip $(BIN)/pip install --disable-pip-version-check
 COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\.[a-z_.]+)",$$/\1/p' setup.py | tr . /))
 PEERS := .peers
+# What pytest and Python compile is kept, whatever the environment says: six processes collect the
+# same tests, and each would compile all of them anew.
+export PYTHONDONTWRITEBYTECODE :=
 LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Each has a JVM of its own, and waits most of the time: three times as many as processors of a small
