@@ -32,6 +32,7 @@ from kafka.errors import (
     UnknownTopicIdError,
     UnsupportedCompressionTypeError,
 )
+from kafka.structs import TopicPartition
 
 from broker.api.contexts import RecordContext
 from broker.api.errors import wire_error
@@ -230,8 +231,7 @@ def _append_all(
                 if appended is not None:
                     _note(to_keep, index, place, appended, wanted.acks)
         except BrokerResponseError as error:
-            context.replicas.stats.failed_produce += 1
-            result = _failed(part, error)
+            result = _refused(part, error, context)
         results.append(result)
     if appending:
         return _answer_when_appended(wanted, places, results, to_keep, appending, context)
@@ -269,8 +269,7 @@ async def _answer_when_appended(
             results[index] = _appended(part, appended)
             _note(to_keep, index, place, appended, wanted.acks)
         except BrokerResponseError as error:
-            context.replicas.stats.failed_produce += 1
-            results[index] = _failed(part, error)
+            results[index] = _refused(part, error, context)
     if to_keep:
         return await _answer_when_kept(results, to_keep, wanted, context)
     return _answer(results, wanted, context)
@@ -323,6 +322,18 @@ def _tell_leaders(response: ProduceResponse, context: RecordContext) -> None:
             leaders.append(leader)
     if leaders:
         response.node_endpoints = endpoints(leaders, context)
+
+
+def _refused(
+    part: ProducePartition, error: BrokerResponseError, context: RecordContext
+) -> ProducedPartition:
+    """Nothing was appended. What will come again is not to be overtaken."""
+    context.replicas.stats.failed_produce += 1
+    if error.retriable and part.topic:
+        records = _view(part)
+        if len(records) >= HEADER_BYTES and records[MAGIC_POSITION] == MAGIC:
+            context.replicas.note_refused(TopicPartition(part.topic, part.partition), records)
+    return _failed(part, error)
 
 
 def _failed(

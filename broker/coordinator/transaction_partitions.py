@@ -38,6 +38,9 @@ from broker.coordinator.transactions import TransactionCoordinator, Transactions
 # The newest of inter.broker.protocol.version 3.9.
 _VERSION: Final = 5
 _TRANSACTIONS_A_REQUEST: Final = 500
+_MOST_WAIT_S: Final = 10.0
+"""A producer's connection waits as long. It gives that up after 30 s, and sends all again on
+another one, while what lies on this one may be taken yet."""
 _TRANSACTION = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 
 JoinErrors: TypeAlias = Mapping[TopicPartition, BrokerResponseError | None]
@@ -115,7 +118,15 @@ class TransactionPartitions:
 
     async def join(self, ask: JoinAsk) -> JoinErrors:
         """What a coordinator says counts when it is committed: one that takes over would not know
-        of the partitions. NetworkExceptionError where another broker does not answer."""
+        of the partitions. NetworkExceptionError where another broker does not answer, or that takes
+        longer than _MOST_WAIT_S."""
+        try:
+            return await asyncio.wait_for(self._join(ask), _MOST_WAIT_S)
+        except asyncio.TimeoutError:
+            late = NetworkExceptionError(f"no word of the coordinator within {_MOST_WAIT_S:g} s")
+            return dict.fromkeys(ask.topic_partitions, late)
+
+    async def _join(self, ask: JoinAsk) -> JoinErrors:
         elsewhere = self._coordinator_elsewhere(ask.transactional_id)
         if elsewhere is not None:
             answer: asyncio.Future[JoinErrors] = asyncio.get_running_loop().create_future()

@@ -194,14 +194,12 @@ class ProducerStateManager:
         """Whether the producer has written here, and is not forgotten."""
         return producer_id in self._entries
 
-    def expects(self, header: BatchHeader) -> bool:
-        """Whether the batch goes on where its producer's last one ended."""
-        entry = self._entries.get(header.producer_id)
-        return (
-            entry is not None
-            and entry.producer_epoch == header.producer_epoch
-            and header.base_sequence == (entry.last_sequence + 1) % _SEQUENCES
-        )
+    def has(self, producer_id: int, producer_epoch: int, sequence: int) -> bool:
+        """Whether the producer, in this epoch, has come as far as that number."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.producer_epoch != producer_epoch or not entry.batches:
+            return False
+        return (entry.last_sequence - sequence) % _SEQUENCES < _SEQUENCES // 2
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer, in this epoch, has a transaction open here."""

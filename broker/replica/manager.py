@@ -24,6 +24,7 @@ from kafka.errors import (
     InvalidUpdateVersionError,
     KafkaStorageError,
     NewLeaderElectedError,
+    NotEnoughReplicasError,
     NotLeaderForPartitionError,
     OperationNotAttemptedError,
     UnknownTopicIdError,
@@ -41,6 +42,7 @@ from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
 from broker.replica.isr import ReplicaHost
 from broker.replica.partition import (
+    ACKS_ALL,
     NO_REPLICA,
     Isolation,
     OffsetFound,
@@ -49,8 +51,10 @@ from broker.replica.partition import (
     Visible,
 )
 from broker.replica.purgatory import DelayedOperation, Purgatory, Watcher
+from broker.replica.refused import RefusedBatches
 from broker.replica.throttle import Throttles, is_listed
 from pyspark_kafkalog.protocol.fetch import EpochEndOffset, FetchPartition
+from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.record.control import TransactionMarker
 
 _log = logging.getLogger(__name__)
@@ -153,6 +157,7 @@ class ReplicaManager:
         self._append_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="append")
         self._appending: dict[TopicPartition, int] = {}
         self._last_large: tuple[str, TopicPartition | None] = ("", None)
+        self._refused = RefusedBatches()
         self.stats = BrokerTopicStats()
         self.isr_stats = IsrStats()
 
@@ -296,7 +301,10 @@ class ReplicaManager:
         transactional: bool = False,
         numbered: bool = True,
     ) -> LogAppendInfo:
-        """Appends whole batches; tells who waits what became visible. Raises kafka.errors."""
+        """Appends whole batches; tells who waits what became visible. Raises kafka.errors;
+        with acks=all NotEnoughReplicasError for what is behind a batch that was refused."""
+        if self._is_barred(partition, records, acks):
+            raise NotEnoughReplicasError("a batch before it was refused, and is to come again")
         appended = _append(partition, records, acks, transactional, numbered)
         self._appended(partition, appended)
         return appended
@@ -319,6 +327,8 @@ class ReplicaManager:
         is_held_up = topic_partition in self._appending
         if not is_held_up and (last_peer in ("", peer) or last_topic_partition == topic_partition):
             return None
+        if self._is_barred(partition, records, acks):
+            return None
         self._appending[topic_partition] = self._appending.get(topic_partition, 0) + 1
         # The thread lets go of the view before the answer does: its memory is used again then.
         append = functools.partial(_append_aside, partition, [records], acks)
@@ -336,6 +346,16 @@ class ReplicaManager:
             del self._appending[topic_partition]
         if not appending.cancelled() and appending.exception() is None:
             self._appended(partition, appending.result())
+
+    def note_refused(self, topic_partition: TopicPartition, records: memoryview) -> None:
+        """A batch was refused, here or before it came here, for what passes: it comes again."""
+        self._refused.note(topic_partition, read_header(records))
+
+    def _is_barred(self, partition: Partition, records: memoryview, acks: int) -> bool:
+        if acks != ACKS_ALL or not self._refused:
+            return False
+        header, producers = read_header(records), partition.log.producers
+        return self._refused.bars(partition.topic_partition, header, producers)
 
     def finish_appends(self) -> None:
         """Returns when no append is under way in a thread. Blocks; afterwards none may begin."""
@@ -376,6 +396,7 @@ class ReplicaManager:
         appended = partition.append_end_marker(
             producer_id, producer_epoch, marker, transaction_version
         )
+        self._refused.forget(topic_partition, producer_id)
         self._committed(partition, appended)
 
     def answered(self, result: FetchResult) -> None:

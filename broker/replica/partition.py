@@ -36,9 +36,7 @@ from broker.log.log import Log, LogAppendInfo
 from broker.log.transaction_index import AbortedTransaction
 from broker.log.validator import validate
 from broker.replica.isr import InSyncReplicas, ReplicaHost
-from broker.replica.refused import RefusedBatches
 from pyspark_kafkalog.protocol.fetch import READ_COMMITTED, EpochEndOffset, FetchPartition
-from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.record.control import TransactionMarker
 
 NO_EPOCH: Final = -1
@@ -119,7 +117,6 @@ class Partition:
         "_host",
         "_isr",
         "_log",
-        "_refused",
         "_seen_stable_offset",
         "epoch_start_offset",
         "high_watermark",
@@ -160,8 +157,6 @@ class Partition:
         self._host = host
         self._isr = InSyncReplicas(host)
         self._log = log
-        self._refused: RefusedBatches | None = None
-        """Of this leadership; None where none was."""
         end_offset = log.log_end_offset
         self.high_watermark = min(max(high_watermark, log.log_start_offset), end_offset)
         self._seen_stable_offset = self.last_stable_offset
@@ -173,7 +168,6 @@ class Partition:
         is_known = not is_new_epoch and state.partition_epoch == self.partition_epoch
         if not self.is_led:
             self.leadership += 1
-            self._refused = None
         self.is_led = True
         self._take(state)
         if is_new_epoch:
@@ -338,16 +332,10 @@ class Partition:
         words mean, see `Log.append`. Any thread; `commit` is to follow, on the event loop.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
-        min.insync.replicas, or below all replicas where there are less than that; and for what is
-        behind a batch that was refused so.
+        min.insync.replicas, or below all replicas where there are less than that.
         """
-        if acks == ACKS_ALL:
-            if len(self.isr) < self._least_in_sync:
-                return self._find_or_refuse(records, transactional, numbered)
-            if self._refused is not None and self._refused.bars(
-                read_header(records), self._log.producers
-            ):
-                raise NotEnoughReplicasError("a batch before it was refused, and is to come again")
+        if acks == ACKS_ALL and len(self.isr) < self._least_in_sync:
+            return self._find_or_refuse(records, transactional, numbered)
         return self._log.append(
             records, self.leader_epoch, transactional=transactional, numbered=numbered
         )
@@ -362,9 +350,6 @@ class Partition:
         duplicate = self._log.find_duplicate(headers[0])
         if duplicate is not None:
             return duplicate
-        if self._refused is None:
-            self._refused = RefusedBatches()
-        self._refused.note(headers[0])
         raise NotEnoughReplicasError(self._too_few)
 
     def append_end_marker(

@@ -1,6 +1,5 @@
 """Batches that come while too few replicas are in sync, and those behind them."""
 
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -14,14 +13,18 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.metadata import PartitionMetadata
-from broker.config.log import LogConfig
-from broker.log.log import Log, LogAppendInfo
-from broker.replica.partition import ACKS_ALL, Partition
+from broker.config.broker import BrokerConfig
+from broker.log.log import LogAppendInfo
+from broker.log.manager import LogManager
+from broker.replica.partition import ACKS_ALL
+from broker.replica.purgatory import Purgatory
+from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import batch, contents
 from tests.broker.log.memory_files import MemoryFiles
-from tests.support.replicas import host_alone
+from tests.support.replicas import never, replicas_alone
 
 PLACE = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=1)
 PRODUCER = 7
 LAST_SEQUENCE = 2**31 - 1
 
@@ -30,29 +33,34 @@ class Replicated:
     """A partition of two replicas that both are to be in sync."""
 
     def __init__(self, directory: Path) -> None:
-        files = MemoryFiles()
-        files.make_directory(directory)
-        config = replace(LogConfig(), min_insync_replicas=2)
-        self.log = Log(directory, config, files=files)
-        self.partition = Partition(PLACE, UUID(int=1), self.log, host_alone())
+        config = {"log.dirs": str(directory), "min.insync.replicas": "2"}
+        logs = LogManager(BrokerConfig.from_properties(config), files=MemoryFiles())
+        logs.open()
+        self.replicas = replicas_alone(logs, Purgatory(never))
+        self.replicas.make_logs({PLACE: TOPIC_ID}, [PLACE])
         self._partition_epoch = 0
         self.in_sync(1, 2)
+        self.log = self.replicas.partition(PLACE).log
 
     def in_sync(self, *isr: int, leader_epoch: int = 0) -> None:
         self._partition_epoch += 1
         state = PartitionMetadata((1, 2), 1, leader_epoch, isr, self._partition_epoch)
-        self.partition.lead(state)
+        self.replicas.lead(PLACE, TOPIC_ID, state)
+
+    def append(self, records: memoryview, acks: int = ACKS_ALL) -> LogAppendInfo:
+        return self.replicas.append(self.replicas.partition(PLACE), records, acks)
 
     def send(
         self, sequence: int, epoch: int = 0, acks: int = ACKS_ALL, producer: int = PRODUCER
     ) -> LogAppendInfo:
-        records = batch([b"%d" % sequence], producer=(producer, epoch, sequence))
-        return self.partition.append(records, acks)
+        return self.append(batch([b"%d" % sequence], producer=(producer, epoch, sequence)), acks)
 
     def refuse(self, *sequences: int, epoch: int = 0) -> None:
         for sequence in sequences:
+            records = batch([b"%d" % sequence], producer=(PRODUCER, epoch, sequence))
             with pytest.raises(NotEnoughReplicasError):
-                self.send(sequence, epoch)
+                self.append(records)
+            self.replicas.note_refused(PLACE, records)
 
     @property
     def sequences(self) -> list[int]:
@@ -126,19 +134,18 @@ def test_others_and_real_gaps_are_told_apart(replicated: Replicated) -> None:
     replicated.refuse(1)
     replicated.in_sync(1, 2)
     replicated.send(5, producer=8)
-    replicated.partition.append(batch([b"9"]), ACKS_ALL)
+    replicated.append(batch([b"9"]))
     replicated.send(1)
     with pytest.raises(OutOfOrderSequenceNumberError):
         replicated.send(3)
 
 
-def test_what_one_leadership_has_refused_the_next_does_not_know(replicated: Replicated) -> None:
-    """Another broker may have taken it meanwhile."""
+def test_what_has_come_by_way_of_another_leader_is_not_waited_for(replicated: Replicated) -> None:
     replicated.send(0)
     replicated.in_sync(1)
     replicated.refuse(1)
     state = PartitionMetadata((1, 2), 2, 1, (1, 2), 10)
-    replicated.partition.follow(state)
+    replicated.replicas.follow(PLACE, TOPIC_ID, state)
     replicated.log.append(batch([b"1"], producer=(PRODUCER, 0, 1)), 1)
     replicated.in_sync(1, 2, leader_epoch=2)
     with pytest.raises(OutOfOrderSequenceNumberError):
@@ -146,9 +153,31 @@ def test_what_one_leadership_has_refused_the_next_does_not_know(replicated: Repl
     replicated.send(2)
 
 
+def test_what_was_not_taken_by_another_leader_is_waited_for(replicated: Replicated) -> None:
+    replicated.send(0)
+    replicated.in_sync(1)
+    replicated.refuse(1)
+    replicated.replicas.follow(PLACE, TOPIC_ID, PartitionMetadata((1, 2), 2, 1, (1, 2), 10))
+    replicated.in_sync(1, 2, leader_epoch=2)
+    replicated.refuse(2)
+    replicated.send(1)
+    replicated.send(2)
+
+
+def test_who_has_ended_a_transaction_waits_for_nothing(replicated: Replicated) -> None:
+    """It has given up what was refused."""
+    replicated.send(0)
+    replicated.in_sync(1)
+    replicated.refuse(1)
+    replicated.in_sync(1, 2)
+    replicated.replicas.append_end_marker(PLACE, PRODUCER, 0, TransactionMarker(False, 0), 0)
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        replicated.send(2)
+
+
 def test_what_is_damaged_is_told_so(replicated: Replicated) -> None:
     replicated.in_sync(1)
     damaged = batch(producer=(PRODUCER, 0, 0))
     damaged[-1] ^= 1
     with pytest.raises(CorruptRecordError):
-        replicated.partition.append(damaged, ACKS_ALL)
+        replicated.append(damaged)
