@@ -175,6 +175,11 @@ def load_sink_options(options: Mapping[str, str]) -> LoadSinkOptions:
     for name, example in (("target", "parquet:/data/orders"), ("name", "nightly")):
         if not values.get(name, "").strip():
             raise InvalidOptionError(f"Option {name} must be set, for example to {example}.")
+    if "mode" in values or "key" in values:
+        raise InvalidOptionError(
+            "kafkalog_load appends rows, and takes neither mode nor key: upserts are made by "
+            "pyspark_kafkalog.load(mode='upsert') and kafkalog load --mode upsert"
+        )
     warn_unknown(values, names(OPTIONS))
     starting = values.get("startingoffsets")
     open_target(values["target"])

@@ -94,11 +94,11 @@ def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema:
     )
     names = {"schema": found.schema, "name": found.name}
     for name in connection.execute(query, names).scalars():
-        if name in upsert.key:
+        if name in (*upsert.key, "topic"):
             raise TargetError(
                 f"column {name} of the table {found.name} takes texts for equal that are not the "
-                "same (citext, or a nondeterministic collation), and so two keys for one: make it "
-                "text with a deterministic collation, or name another table"
+                "same (citext, or a nondeterministic collation), and so two keys, or topics, for "
+                "one: make it text with a deterministic collation, or name another table"
             )
 
 
@@ -121,7 +121,7 @@ def upsert_rows(
     table = sa.table(found.name, *map(sa.column, columns), schema=found.schema)
     newest = sa.table(_NEWEST, *map(sa.column, schema.names))
     deleted = found.records(connection).deleted
-    keys = _keys(connection.dialect.name, table, upsert, texts)
+    keys = [_Key(table.c[name], name, name in texts) for name in upsert.key]
     rows = _Pair(connection, newest, table, keys, sa.true())
     tombstones = _Pair(
         connection,
@@ -156,28 +156,25 @@ def upsert_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A part of a key: how the table's column is compared, with which one of `newest`."""
+    """A part of a key: the table's column, and that of `newest` of which it is one."""
 
-    there: sa.ColumnElement[Any]
+    column: sa.ColumnElement[Any]
     name: str
-    is_encoded: bool = False
+    is_text: bool = False
 
-    def new(self, newest: sa.FromClause) -> sa.ColumnElement[Any]:
+    def exact(self, dialect: str) -> sa.ColumnElement[Any]:
+        return _exact(dialect, self.column) if self.is_text else self.column
+
+    def new(self, dialect: str, newest: sa.FromClause) -> sa.ColumnElement[Any]:
         column = newest.c[self.name]
-        return sa.func.encode(column) if self.is_encoded else column
+        return _exact(dialect, column) if self.is_text else column
 
 
-def _keys(dialect: str, table: sa.TableClause, upsert: Upsert, texts: set[str]) -> list[_Key]:
-    keys = []
-    for name in upsert.key:
-        column = table.c[name]
-        if name in texts and dialect == "duckdb":
-            keys.append(_Key(sa.func.encode(column), name, is_encoded=True))
-        elif name in texts and dialect == "sqlite":
-            keys.append(_Key(column.collate("BINARY"), name))
-        else:
-            keys.append(_Key(column, name))
-    return keys
+def _exact(dialect: str, text: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """A text that is compared without the collation of its column; PostgreSQL's are checked."""
+    if dialect == "duckdb":
+        return sa.func.encode(text)
+    return text.collate("BINARY") if dialect == "sqlite" else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +187,22 @@ class _Pair:
     keys: Sequence[_Key]
     among: _Condition
 
+    @property
+    def dialect(self) -> str:
+        return self.connection.dialect.name
+
     def same(self, newest: sa.FromClause) -> _Condition:
-        return sa.and_(self.among, *(key.there == key.new(newest) for key in self.keys))
+        pairs = [(key.exact(self.dialect), key.new(self.dialect, newest)) for key in self.keys]
+        return sa.and_(self.among, *(there == new for there, new in pairs))
 
     def refuse_other_partition(self) -> None:
         there, new = self.there.c, self.newest.c
         query = sa.select(there.topic, there.partition, new.topic, new.partition).where(
             self.same(self.newest),
-            sa.or_(there.topic != new.topic, there.partition != new.partition),
+            sa.or_(
+                _exact(self.dialect, there.topic) != _exact(self.dialect, new.topic),
+                there.partition != new.partition,
+            ),
         )
         row = self.connection.execute(query.limit(1)).first()
         if row is not None:
@@ -208,9 +213,10 @@ class _Pair:
         """Leaves out of `newest` what is older than what is there. Of one time, in one partition
         the later commit wins, and of two partitions always the same."""
         there, newest = self.there.c, self.newest.alias("staged")
+        topic, new_topic = (_exact(self.dialect, each.topic) for each in (there, newest.c))
         is_later_place = sa.or_(
-            there.topic > newest.c.topic,
-            sa.and_(there.topic == newest.c.topic, there.partition > newest.c.partition),
+            topic > new_topic,
+            sa.and_(topic == new_topic, there.partition > newest.c.partition),
         )
         same_time = sa.and_(order == newest.c[name], is_later_place)
         older = sa.select(newest.c[KEY]).where(
@@ -220,10 +226,17 @@ class _Pair:
 
     def delete(self, which: _Condition) -> None:
         """Deletes the rows of keys of which `newest` has one such."""
-        news = sa.select(*(key.new(self.newest) for key in self.keys)).where(which)
-        theirs = [key.there for key in self.keys]
-        one_of = theirs[0].in_(news) if len(theirs) == 1 else sa.tuple_(*theirs).in_(news)
-        self.connection.execute(sa.delete(self.there).where(self.among, one_of))
+        newest, dialect = self.newest, self.dialect
+        exact = _one_of(
+            [key.exact(dialect) for key in self.keys],
+            sa.select(*(key.new(dialect, newest) for key in self.keys)).where(which),
+        )
+        # SQLite finds several columns by their index only as they are.
+        by_index = _one_of(
+            [key.column for key in self.keys],
+            sa.select(*(newest.c[key.name] for key in self.keys)).where(which),
+        )
+        self.connection.execute(sa.delete(self.there).where(self.among, by_index, exact))
 
     def put(self, which: _Condition, values: dict[str, sa.ColumnElement[Any]]) -> None:
         """Changes the rows of such keys to `values`, and adds those that are not there."""
@@ -257,6 +270,10 @@ class _Pair:
         return int(self.connection.execute(query).scalar_one())
 
 
+def _one_of(columns: Sequence[sa.ColumnElement[Any]], keys: sa.Select[Any]) -> _Condition:
+    return columns[0].in_(keys) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+
+
 def _make_staged(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
     """A temporary table with the types of the table's own columns."""
     extra = {
@@ -276,7 +293,8 @@ def _make_staged(connection: sa.Connection, found: Found, schema: pa.Schema) -> 
 
 def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upsert) -> None:
     order = [staged.c[ORDER].desc()] if upsert.order_by else []
-    order += [staged.c[name].desc() for name in ("topic", "partition", "offset")]
+    topic = _exact(connection.dialect.name, staged.c.topic)
+    order += [column.desc() for column in (topic, staged.c.partition, staged.c.offset)]
     place = sa.func.row_number().over(partition_by=staged.c[KEY], order_by=order)
     ranked = sa.select(*staged.c, place.label("kafkalog_place")).subquery()
     newest = sa.select(*(ranked.c[each.name] for each in staged.c)).where(
@@ -291,11 +309,12 @@ def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upse
 
 def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) -> None:
     topic, partition = staged.c.topic, staged.c.partition
+    exact = _exact(connection.dialect.name, topic)
     low, high = sa.func.min, sa.func.max
     query = (
         sa.select(low(topic), low(partition), high(topic), high(partition))
         .group_by(staged.c[KEY])
-        .having(sa.or_(low(topic) != high(topic), low(partition) != high(partition)))
+        .having(sa.or_(low(exact) != high(exact), low(partition) != high(partition)))
     )
     row = connection.execute(query.limit(1)).first()
     if row is not None:

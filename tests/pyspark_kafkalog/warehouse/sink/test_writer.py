@@ -527,6 +527,7 @@ def test_rows_need_the_places_of_records() -> None:
         ({"target": "parquet:/x"}, "Option name must be set"),
         ({"name": "nightly", "target": " "}, "Option target must be set"),
         ({"name": "nightly", "target": "/x"}, "does not name a kind of target"),
+        ({"name": "n", "target": "sql:x#t", "mode": "upsert"}, "takes neither mode nor key"),
         ({"name": "n", "target": "parquet:/x", "uncheckedOffsets": "no"}, "must be true or false"),
         ({"name": "n", "target": "parquet:/x", "compression": "rar"}, "compression is 'rar'"),
         ({"name": "n", "target": "parquet:/x"}, "kafka.bootstrap.servers must be set on the write"),

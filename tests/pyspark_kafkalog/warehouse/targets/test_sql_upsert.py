@@ -1,11 +1,16 @@
 """Upserts into databases: the newest record of each key, and what is refused because nobody knows
 which that is."""
 
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from pyspark_kafkalog import forget
 from pyspark_kafkalog.errors import (
@@ -14,7 +19,7 @@ from pyspark_kafkalog.errors import (
     LoadConflictError,
     TargetError,
 )
-from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
@@ -264,3 +269,98 @@ def test_postgresql_finds_the_rows_by_an_index(tmp_path: Path) -> None:
     )
     assert "UNIQUE" in str(indexes)
     assert "(key)" in str(indexes)
+
+
+OWN_TABLE = (
+    "CREATE TABLE orders (key {bytes}, value {bytes}, topic TEXT {collation}, partition INTEGER, "
+    '"offset" BIGINT, timestamp TIMESTAMP{zone}, "timestampType" INTEGER)'
+)
+BY_TOPIC = Upsert(("topic", "partition"))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_texts_are_compared_without_their_collation(kind: str, tmp_path: Path) -> None:
+    table = DATABASES[kind](tmp_path)
+    zone = " WITH TIME ZONE" if kind == "duckdb" else ""
+    table.query(OWN_TABLE.format(bytes="BLOB", collation="COLLATE NOCASE", zone=zone))
+    target = table.open()
+    for topic in ("A", "a"):
+        upsert(target, topic, Record(topic.encode(), b"1"), how=BY_TOPIC, topic=topic)
+    upsert(target, "a", Record(b"a", b"2"), how=BY_TOPIC, topic="a")
+    assert found(table) == {b"A": b"1", b"a": b"2"}
+    upsert(target, "A", Record(b"A", None), how=BY_TOPIC, topic="A")
+    assert found(table) == {b"a": b"2"}
+
+
+@pytest.mark.slow
+def test_topics_that_a_collation_takes_for_one_are_two(tmp_path: Path) -> None:
+    table = SqliteTable(tmp_path)
+    table.query(OWN_TABLE.format(bytes="BLOB", collation="COLLATE NOCASE", zone=""))
+    upsert(table.open(), "n", Record(b"x", b"1"), topic="A")
+    with pytest.raises(InvalidRowError, match="records of one key"):
+        upsert(table.open(), "other", Record(b"x", b"1"), topic="a")
+
+
+@pytest.mark.slow
+def test_postgresql_refuses_keys_that_it_takes_for_equal(tmp_path: Path) -> None:
+    table = PostgresTable(tmp_path)
+    table.query(
+        "CREATE COLLATION some_case (provider = icu, locale = 'und-u-ks-level2', "
+        "deterministic = false)"
+    )
+    collation = f"COLLATE {table.schema}.some_case"
+    table.query(OWN_TABLE.format(bytes="BYTEA", collation=collation, zone=" WITH TIME ZONE"))
+    with pytest.raises(TargetError, match="column topic of the table orders takes texts for equal"):
+        upsert(table.open(), "n", Record(b"x", b"1"))
+
+
+@pytest.mark.slow
+def test_of_two_loads_of_one_partition_at_once_one_commits(tmp_path: Path) -> None:
+    table = PostgresTable(tmp_path)
+    upsert(table.open(), "n", Record(b"x", b"1", 1))
+    barrier = threading.Barrier(2)
+
+    def load_one(name: str) -> bool:
+        target = table.open()
+        commit = target.commit
+
+        def commit_together(pending: PendingCommit) -> Commit:
+            barrier.wait(60)
+            return commit(pending)
+
+        target.commit = commit_together  # type: ignore[method-assign]
+        try:
+            upsert(target, name, Record(b"a", name.encode()))
+        except LoadConflictError:
+            return False
+        return True
+
+    for attempt in range(3):
+        names = [f"{name}{attempt}" for name in ("a", "b")]
+        with ThreadPoolExecutor(2) as pool:
+            committed = list(pool.map(load_one, names))
+        assert sorted(committed) == [False, True]
+        assert found(table) == {b"x": b"1", b"a": names[committed.index(True)].encode()}
+        assert forget(table.name, names[committed.index(True)])
+
+
+def test_sqlite_finds_rows_of_several_columns_by_their_index(tmp_path: Path) -> None:
+    table = SqliteTable(tmp_path)
+    upsert(table.open(), "n", Record(b"x", b"1"), how=BY_TOPIC)
+    statements: list[str] = []
+
+    def note(*event: Any) -> None:
+        statements.append(event[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        upsert(table.open(), "n", Record(b"x", None), how=BY_TOPIC)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    [statement] = [each for each in statements if each.startswith("DELETE FROM main.orders")]
+    with closing(sqlite3.connect(table.file)) as connection:
+        connection.execute(
+            "CREATE TEMP TABLE kafkalog_newest AS SELECT *, 1 AS kafkalog_deleted FROM orders"
+        )
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+    assert "SEARCH main.orders USING INDEX" in plan[0][3]
