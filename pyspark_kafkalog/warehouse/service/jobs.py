@@ -88,6 +88,7 @@ class Job:
     schedule: Schedule
     retry: Retry
     at_once: int
+    maintain_every_s: float | None
     line: int
 
     @property
@@ -253,7 +254,8 @@ class _Reader:
         at_once = merged.get("at-once", AT_ONCE)
         name, line = merged["name"], lines.line
         kept = cast(LoadArguments, arguments)
-        job = Job(name, target, place, options, kept, schedule, retry, at_once, line)
+        every = merged.get("maintain-every")
+        job = Job(name, target, place, options, kept, schedule, retry, at_once, every, line)
         try:
             _check(job)
         except _WRONG as error:

@@ -73,6 +73,7 @@ LOAD_KEYS: Mapping[str, Kind] = {
     "retry-first": _duration,
     "retry-most": _duration,
     "at-once": _count,
+    "maintain-every": _duration,
     "bootstrap-servers": _text,
     "command-config": _text,
     "property": _table,

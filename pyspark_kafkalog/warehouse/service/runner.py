@@ -3,6 +3,7 @@
     agenda     which load is next, and when one that failed is tried again (agenda.py)
     jobs       what is to be done, read anew on `reload` (jobs.py)
     engine     the processes that all loads share (engines/local.py)
+    maintainer keeps targets in order beside the loads (maintainer.py)
     figures    what has become of the loads (figures.py)
 
 One thread, that of `run`, decides; all others send it messages, signal handlers too. What a load
@@ -29,6 +30,7 @@ from pyspark_kafkalog.warehouse.service.agenda import Agenda, Ended
 from pyspark_kafkalog.warehouse.service.failures import how_ended
 from pyspark_kafkalog.warehouse.service.figures import Figures
 from pyspark_kafkalog.warehouse.service.jobs import Job, Jobs, Key
+from pyspark_kafkalog.warehouse.service.maintainer import Maintainer
 from pyspark_kafkalog.warehouse.service.schedule import Moment
 
 MOST_AT_ONCE = 4
@@ -97,6 +99,11 @@ class Service:
         self._held_topics: dict[Key, set[str]] = {}
         self._threads: set[threading.Thread] = set()
         self._turned_s = time.monotonic()
+        self._maintainer = Maintainer(
+            lambda: list(self._jobs.values()),
+            lambda text, job, is_error: tell(Said(text, job, is_error=is_error)),
+            self._stopping,
+        )
         self._take(jobs)
 
     @property
@@ -117,12 +124,14 @@ class Service:
 
     def run(self) -> bool:
         """Works until it is asked to stop; False when it was asked twice, and has ended at once."""
+        self._maintainer.start()
         with self._engine:
             while True:
                 self._turned_s = time.monotonic()
                 if not self._stopping.is_set():
                     self._begin()
                 elif not self._agenda.at_work():
+                    self._maintainer.join(_END_S)
                     return True
                 if not self._turn():
                     self._end()

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog import errors
+from pyspark_kafkalog import errors, load
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
@@ -95,3 +96,53 @@ def test_a_topic_that_stays_wrong_is_held_alone(servers: str, tmp_path: Path) ->
 )
 def test_what_may_pass_and_what_stays(error: Exception, how: Ended) -> None:
     assert how_ended(error) is how
+
+
+def test_a_target_is_maintained_beside_its_loads(servers: str, tmp_path: Path) -> None:
+    filler = TopicFiller(servers)
+    filler.make("often")
+    for number in range(3):
+        filler.append("often", [b"%d" % number])
+        load(
+            None,
+            "n",
+            f"delta:{tmp_path}/often",
+            {"kafka.bootstrap.servers": servers, "subscribe": "often"},
+        )
+    path = tmp_path / "loads.toml"
+    path.write_text(
+        f'[[load]]\nname = "n"\ntopics = ["often"]\nto = "delta:{tmp_path}/{{topic}}"\n'
+        f'every = "1 h"\nmaintain-every = "0.2 s"\nbootstrap-servers = "{servers}"\n'
+        f'[[load]]\nname = "n"\ntopics = ["often"]\nto = "delta:{tmp_path}/none"\n'
+        f'every = "0.1 s"\nbootstrap-servers = "{servers}"\n'
+    )
+    said: list[Said] = []
+
+    def compacted() -> int:
+        return sum("files compacted into 1;" in one.text for one in said)
+
+    with running(path, said):
+        wait_until(lambda: compacted() == 1, lambda: said)
+        filler.append("often", [b"3"])
+        # Of the other one, which does not say it, every load is a file.
+        wait_until(lambda: len(values(tmp_path / "none")) == 4, lambda: said)
+        version = DeltaTable(str(tmp_path / "often")).version() + 1
+        damage = tmp_path / "often" / "_delta_log" / f"{version:020}.json"
+        damage.write_text("no JSON")
+        wait_until(lambda: any("not maintained" in one.text for one in said), lambda: said)
+        damage.unlink()
+        load(
+            None,
+            "n",
+            f"delta:{tmp_path}/often",
+            {"kafka.bootstrap.servers": servers, "subscribe": "often"},
+        )
+        wait_until(lambda: compacted() == 2, lambda: said)
+    assert values(tmp_path / "often") == [b"0", b"1", b"2", b"3"]
+    assert len(DeltaTable(str(tmp_path / "none")).file_uris()) == 2
+
+
+def values(path: Path) -> list[bytes]:
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    return sorted(DeltaTable(str(path)).to_pyarrow_table().column("value").to_pylist())
