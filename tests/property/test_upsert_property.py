@@ -25,7 +25,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, next_offset, upsert
 
 SEED = int(os.environ.get("KAFKALOG_UPSERT_SEED", random.SystemRandom().randrange(1_000_000)))
-STEPS = int(os.environ.get("KAFKALOG_UPSERT_STEPS", "15"))
+STEPS = int(os.environ.get("KAFKALOG_UPSERT_STEPS", "10"))
 PARTITIONS = {"first": (0, 1), "second": (2,)}
 KEYS = [b"", b"a", b"A", b"a ", b"\x00", b"b", b"\xff", b"'"]
 

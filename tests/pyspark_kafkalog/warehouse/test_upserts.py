@@ -105,6 +105,7 @@ def test_a_value_that_is_null_is_no_tombstone(topic: Topic, table: SqliteTable) 
     assert table.query("SELECT key, id FROM orders ORDER BY 1") == [(b"a", None), (b"b", None)]
 
 
+@pytest.mark.slow
 def test_columns_make_a_key(topic: Topic, table: SqliteTable) -> None:
     topic.send((None, {"id": 1, "note": "x"}), (None, {"id": 2, "note": "y"}))
     topic.send((None, {"id": 1, "note": "z"}))
@@ -115,6 +116,7 @@ def test_columns_make_a_key(topic: Topic, table: SqliteTable) -> None:
         topic.load(table, **VALUES, key="id")
 
 
+@pytest.mark.slow
 def test_records_without_a_key_are_dead_letters(topic: Topic, table: SqliteTable) -> None:
     topic.send((b"a", b"1"), (None, b"2"), (b"b", b"3"))
     with pytest.raises(BadRecordError, match="the record has no key"):

@@ -39,12 +39,11 @@ DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] 
 BY_TIME = Upsert(order_by="timestamp")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(kind, marks=[pytest.mark.slow] if kind != "sqlite" else [])
-        for kind in DATABASES
-    ]
-)
+# Of the embedded ones DuckDB is tried by a few tests below, and here where there is time.
+HOW_LONG = {"sqlite": [], "postgresql": [pytest.mark.slow], "duckdb": [pytest.mark.long]}
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=HOW_LONG[kind]) for kind in DATABASES])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
     return DATABASES[request.param](tmp_path)
 
