@@ -52,13 +52,13 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql ## every promise tried, in 10 minutes on 2 cores
+test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
 	$(MAKE) -j2 core42 uncompiled
 
-test-slow: install peers /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver
+test-slow: install peers /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(SLOW_TEST_PROCESSES) $(BY_FILE) -m "slow and not long" $(PYTEST_ARGS)
 
 
@@ -190,6 +190,13 @@ $(VENV)/.fuzz: | $(VENV)/.development $(VENV)/.compiled
 $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
+
+# As pytest rewrites them: each of its processes reads them all, and would do it again.
+build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(VENV)/.compiled
+	mkdir -p build
+	@$(BIN)/python -m pytest -q --collect-only tests/broker tests/crash tests/interop tests/property > /dev/null & \
+	    $(BIN)/python -m pytest -q --collect-only tests $(addprefix --ignore tests/,broker crash interop property) > /dev/null; wait
+	@touch $@
 
 # Apart from the environment: its boto wants an older python-dateutil.
 $(PEERS)/moto: | $(VENV)/.development

@@ -11,6 +11,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,9 @@ def row(number: int) -> Row:
     )
 
 
-ROWS = [row(number) for number in range(RECORDS)]
+@cache
+def all_rows() -> list[Row]:
+    return [row(number) for number in range(RECORDS)]
 
 
 class ConfluentKafka:
@@ -73,7 +76,7 @@ class ConfluentKafka:
                 "queue.buffering.max.messages": RECORDS + 1,
             }
         )
-        for each in ROWS:
+        for each in all_rows():
             producer.produce(
                 topic,
                 each.value,
@@ -125,7 +128,7 @@ class KafkaPython:
                     timestamp_ms=each.timestamp_ms,
                     headers=list(each.headers),
                 )
-                for each in ROWS
+                for each in all_rows()
             ]
             producer.flush(TIMEOUT_S)
             for future in futures:
@@ -171,7 +174,7 @@ class Aiokafka:
                     timestamp_ms=each.timestamp_ms,
                     headers=list(each.headers),
                 )
-                for each in ROWS
+                for each in all_rows()
             ]
             await asyncio.wait_for(asyncio.gather(*futures), TIMEOUT_S)
 
@@ -258,7 +261,7 @@ def test_what_one_client_writes_another_reads(
     topic = written(writer, codec)
     found = list(itertools.islice(CLIENTS[reader].read(bootstrap, topic), RECORDS))
     assert len(found) == RECORDS
-    for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
+    for number, (expected, actual) in enumerate(zip(all_rows(), found, strict=True)):
         assert actual == expected, f"record {number}"
 
 
@@ -295,11 +298,11 @@ def write_with_spark(
 ) -> None:
     table = pa.table(
         {
-            "key": pa.array([each.key for each in ROWS], pa.binary()),
-            "value": pa.array([each.value for each in ROWS], pa.binary()),
-            "headers": pa.array([list(each.headers) or None for each in ROWS], HEADERS_TYPE),
+            "key": pa.array([each.key for each in all_rows()], pa.binary()),
+            "value": pa.array([each.value for each in all_rows()], pa.binary()),
+            "headers": pa.array([list(each.headers) or None for each in all_rows()], HEADERS_TYPE),
             "timestamp": pa.array(
-                [1000 * each.timestamp_ms for each in ROWS], pa.timestamp("us", tz="UTC")
+                [1000 * each.timestamp_ms for each in all_rows()], pa.timestamp("us", tz="UTC")
             ),
         }
     )
@@ -319,7 +322,7 @@ def test_spark_reads_what_every_client_writes(
     spark: SparkSession, bootstrap: str, written: Callable[[str, str], str], writer: str, codec: str
 ) -> None:
     found = read_with_spark(spark, bootstrap, written(writer, codec))
-    for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
+    for number, (expected, actual) in enumerate(zip(all_rows(), found, strict=True)):
         assert actual == expected, f"record {number}"
 
 
@@ -333,10 +336,10 @@ def test_every_client_reads_what_spark_writes(
     write_with_spark(spark, bootstrap, topic, codec, tmp_path)
     for name, client in CLIENTS.items():
         found = list(itertools.islice(client.read(bootstrap, topic), RECORDS))
-        for number, (expected, actual) in enumerate(zip(ROWS, found, strict=True)):
+        for number, (expected, actual) in enumerate(zip(all_rows(), found, strict=True)):
             assert actual == expected, f"{name}, record {number}"
     end = kcat("-b", bootstrap, "-C", "-t", topic, "-o", "-1", "-e", "-q", "-f", "%o %k %s")
-    key, value = present(ROWS[-1].key), present(ROWS[-1].value)
+    key, value = present(all_rows()[-1].key), present(all_rows()[-1].value)
     assert end == f"{RECORDS - 1} {key.decode()} {value.decode()}"
 
 
