@@ -140,6 +140,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(table: Table) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_many_small_loads_reach_the_wanted_size(table: Table) -> None:
     """Each load brings about 150 KB, and every fifth is followed by maintenance."""
     chance = random.Random(7)
