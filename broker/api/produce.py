@@ -330,9 +330,8 @@ def _refused(
     """Nothing was appended. What will come again is not to be overtaken."""
     context.replicas.stats.failed_produce += 1
     if error.retriable and part.topic:
-        records = _view(part)
-        if len(records) >= HEADER_BYTES and records[MAGIC_POSITION] == MAGIC:
-            context.replicas.note_refused(TopicPartition(part.topic, part.partition), records)
+        place = TopicPartition(part.topic, part.partition)
+        context.replicas.note_refused(place, _view(part))
     return _failed(part, error)
 
 

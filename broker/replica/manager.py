@@ -12,12 +12,14 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from kafka.errors import (
     BrokerResponseError,
+    CorruptRecordError,
     FencedLeaderEpochError,
     IneligibleReplicaError,
     InvalidRequestError,
@@ -30,6 +32,7 @@ from kafka.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
+    UnsupportedForMessageFormatError,
 )
 from kafka.structs import TopicPartition
 from mypy_extensions import mypyc_attr
@@ -348,8 +351,10 @@ class ReplicaManager:
             self._appended(partition, appending.result())
 
     def note_refused(self, topic_partition: TopicPartition, records: memoryview) -> None:
-        """A batch was refused, here or before it came here, for what passes: it comes again."""
-        self._refused.note(topic_partition, read_header(records))
+        """A batch was refused, here or before it came here, for what passes: it comes again. What
+        is no batch is nothing that others could overtake."""
+        with suppress(CorruptRecordError, UnsupportedForMessageFormatError):
+            self._refused.note(topic_partition, read_header(records))
 
     def _is_barred(self, partition: Partition, records: memoryview, acks: int) -> bool:
         if acks != ACKS_ALL or not self._refused:

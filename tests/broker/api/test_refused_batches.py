@@ -143,6 +143,19 @@ def test_what_is_behind_a_refused_batch_waits_for_it(
     run(scenario)
 
 
+def test_what_claims_more_than_came_is_refused_as_any_other() -> None:
+    async def scenario(broker: ReplicatedBroker) -> None:
+        not_heard_of(broker)
+        batch = batch_of([(None, b"0")], producer=(PRODUCER, 0, 0))
+        part = ProducePartition(PLACE.topic, PLACE.partition, batch[:-1])
+        wanted = ProduceRequest(9, None, ACKS_ALL, 1000, [part])
+        request = b"".join(map(bytes, encode_produce_request(wanted)))
+        (refused,) = (await broker.ask(produce.API, request, 9)).partitions
+        assert refused.error_code == UNKNOWN_TOPIC
+
+    run(scenario)
+
+
 def unreachable(broker: ReplicatedBroker) -> None:
     broker.brokers.answers[-1].set_exception(KafkaConnectionError("gone"))
 
