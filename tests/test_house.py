@@ -2,6 +2,7 @@
 waits."""
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_collecting() -> Iterator[None]:
+    """A million nodes of trees, none of them garbage: looking for some takes most of the time."""
+    gc.disable()
+    yield
+    tree_of.cache_clear()
+    gc.enable()
+
+
 MOST_LINES = 70
 
 LONG = {
