@@ -51,19 +51,19 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     staged_path,
 )
 from pyspark_kafkalog.warehouse.targets.upkeep import (
+    SWEPT,
     LiveFile,
     Merge,
     Upkeep,
     Upkept,
     fits,
-    merges_of,
+    fitting_merges,
     portions,
     written_portion,
 )
 
 _FILE_BYTES = "delta.targetFileSize"
 _PARTITION_KINDS = frozenset(("string", "boolean", "byte", "short", "integer", "long", "date"))
-_SWEPT = "A sweep of others took it, which may have been forced: run it again."
 
 
 def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> Upkept:
@@ -102,11 +102,7 @@ def _compact(path: str, asked: Upkeep, kept: Upkept) -> None:
         return
     file_bytes = asked.file_bytes or _file_bytes(table)
     live = _live_files(table, path)
-    candidates = {file.key for merge in merges_of(live, file_bytes) for file in merge.files}
-    other = {each.key for each in live if each.key in candidates and not _fits(each, schema)}
-    if other:
-        kept.left.append(f"{len(other)} small files: their columns have other types")
-    merges = merges_of((file for file in live if file.key not in other), file_bytes)
+    merges = fitting_merges(live, file_bytes, lambda file: _fits(file, schema), kept)
     if asked.dry_run:
         kept.add(merges)
         return
@@ -137,7 +133,7 @@ def _publish(
             return
         written = [file for merge in valid for file in merge.written]
         # After the table was opened: see staging.sweep_directories.
-        check_staged(stage, written, _SWEPT)
+        check_staged(stage, written, SWEPT)
         try:
             write_entry(
                 stage.path, table.version() + 1, _said(table, valid), _actions(stage, valid)
@@ -145,7 +141,7 @@ def _publish(
         except CommitFailedError:
             continue
         except FileNotFoundError as error:
-            raise TargetError(f"{error}; nothing was published. {_SWEPT}") from error
+            raise TargetError(f"{error}; nothing was published. {SWEPT}") from error
         remove_all_but(stage, written)
         kept.add(valid)
         return

@@ -60,12 +60,13 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     staged_path,
 )
 from pyspark_kafkalog.warehouse.targets.upkeep import (
+    SWEPT,
     LiveFile,
     Merge,
     Upkeep,
     Upkept,
     fits,
-    merges_of,
+    fitting_merges,
     portions,
     written_portion,
 )
@@ -74,7 +75,6 @@ _MAINTAIN = "kafkalog.maintain"
 _DAYS_MS = 24 * 60 * 60 * 1000
 _FIELD_ID = b"PARQUET:field_id"
 _METADATA_FILE = re.compile(r".+\.(avro|metadata\.json)")
-_SWEPT = "A sweep of others took it, which may have been forced: run it again."
 
 
 class IcebergUpkeep:
@@ -137,11 +137,7 @@ class IcebergUpkeep:
         wanted = table.properties.get("write.target-file-size-bytes", "")
         own = int(wanted) if wanted.isdecimal() and int(wanted) else FILE_BYTES
         file_bytes = self._asked.file_bytes or own
-        candidates = {file.key for merge in merges_of(live, file_bytes) for file in merge.files}
-        other = {each.key for each in live if each.key in candidates and not _fits(each, schema)}
-        if other:
-            self._kept.left.append(f"{len(other)} small files: their columns have other types")
-        merges = merges_of((file for file in live if file.key not in other), file_bytes)
+        merges = fitting_merges(live, file_bytes, lambda file: _fits(file, schema), self._kept)
         if self._asked.dry_run:
             self._kept.add(merges)
             return
@@ -165,7 +161,7 @@ class IcebergUpkeep:
                 )
                 return
             written = [file for merge in valid for file in merge.written]
-            check_staged(stage, written, _SWEPT)
+            check_staged(stage, written, SWEPT)
             if self._replace(table, stage, valid):
                 remove_all_but(stage, written)
                 self._kept.add(valid)

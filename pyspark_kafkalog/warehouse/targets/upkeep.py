@@ -34,6 +34,8 @@ from pyspark_kafkalog.warehouse.targets.staging import discard
 PORTION_FILES = 16
 """How many files of the wanted size are published at a time: what a kill can undo."""
 
+SWEPT = "A sweep of others took it, which may have been forced: run it again."
+
 _DONE_OF_FOUR = 3
 _MANY = 5
 _READ_ROWS = 16_384
@@ -113,6 +115,18 @@ def merges_of(files: Iterable[LiveFile], file_bytes: int) -> list[Merge]:
             found.append(together)
         together.append(file)
     return [Merge(together) for together in found if _is_worth_it(together, file_bytes)]
+
+
+def fitting_merges(
+    files: Iterable[LiveFile], file_bytes: int, fits_in: Callable[[LiveFile], bool], kept: Upkept
+) -> list[Merge]:
+    """`merges_of` the files that fit; of those that would be merged and do not, `kept` says so."""
+    live = list(files)
+    candidates = {file.key for merge in merges_of(live, file_bytes) for file in merge.files}
+    other = {each.key for each in live if each.key in candidates and not fits_in(each)}
+    if other:
+        kept.left.append(f"{len(other)} small files: their columns have other types")
+    return merges_of((file for file in live if file.key not in other), file_bytes)
 
 
 def _is_worth_it(files: Sequence[LiveFile], file_bytes: int) -> bool:
