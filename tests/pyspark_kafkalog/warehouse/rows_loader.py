@@ -74,3 +74,13 @@ def load(
     stage = target.stage(row_schema(columns), (), change)
     files = [file for piece in ranges for file in write_rows(stage, name, piece)]
     return target.commit(PendingCommit(stage, name, last, ranges, files))
+
+
+def begin(
+    target: Target, name: str = "nightly", until_offset: int = 7
+) -> tuple[Target, PendingCommit]:
+    """A load that has landed and not committed: its target and the pending commit."""
+    last, ranges = plan(target, name, until_offset)
+    stage = target.stage(row_schema())
+    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
+    return target, PendingCommit(stage, name, last, ranges, files)

@@ -431,6 +431,11 @@ def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in topics.get("orders", {}).items()}
 
 
+DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
+    "sqlite": SqliteTable,
+    "duckdb": DuckTable,
+    "postgresql": PostgresTable,
+}
 KINDS = {
     "parquet": ParquetTable,
     "s3": S3Table,

@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from pyspark_kafkalog import cli, maintain
-from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
-from pyspark_kafkalog.warehouse.commit import (
-    PendingCommit,
-)
 from pyspark_kafkalog.warehouse.targets import delta
 from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
-from pyspark_kafkalog.warehouse.targets.target import Target
-from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, DeltaLakeTable, Table, expected_rows
 
 
@@ -48,20 +43,9 @@ def swept(table: Table, hours: float | None = None, **flags: bool) -> list[str]:
     return list(done.removed)
 
 
-def begin(
-    table: Table, name: str = "nightly", until_offset: int = 7
-) -> tuple[Target, PendingCommit]:
-    """A load that has landed and not committed: its target and the pending commit."""
-    target = table.open()
-    last, ranges = plan(target, name, until_offset)
-    stage = target.stage(row_schema())
-    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
-    return target, PendingCommit(stage, name, last, ranges, files)
-
-
 def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table: Table) -> None:
     load(table.open(), "hourly", 4)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     stage = landed.stage
     staged = table.staged(stage)
     assert swept(table) == []
@@ -81,7 +65,7 @@ def test_what_a_dead_load_left_is_removed_and_cannot_be_committed(table: Table) 
 
 def test_a_target_without_commits_is_swept_too(table: Table) -> None:
     assert swept(table, 0, force=True) == []
-    begin(table)
+    begin(table.open())
     assert len(swept(table, 0, force=True)) == 1
     assert table.open().position("nightly").offsets == {}
     load(table.open(), "nightly", 7)
@@ -89,7 +73,7 @@ def test_a_target_without_commits_is_swept_too(table: Table) -> None:
 
 
 def test_a_load_that_is_touched_goes_on(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     load(table.open(), "hourly", 4)
     assert swept(table, 1, force=True) == []
     target.commit(landed)
@@ -105,7 +89,7 @@ def test_a_short_retention_has_to_be_forced(table: Table) -> None:
 
 def test_files_of_twins_are_swept_from_a_committed_load(files_that_stay: Table) -> None:
     table = files_that_stay
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     target.commit(landed)
     [twin] = write_rows(landed.stage, "late twin", landed.ranges[0])
     load(table.open(), "hourly", 4)
@@ -151,7 +135,7 @@ def test_a_loader_that_commits_while_its_files_are_put_aside_keeps_them(
     """It was about to commit when the sweep began, after long."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     sweeper: Any = table.open()
     removed: list[str] = []
     published: list[Any] = []
@@ -177,7 +161,7 @@ def test_a_loader_that_looked_for_its_files_before_the_sweep_cannot_commit(
 ) -> None:
     table = files_that_stay
     load(table.open(), "hourly", 4)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
 
     def sweep(publish: Callable[[], Any]) -> Any:
         assert len(table.open().vacuum(-1, False)) == 1
@@ -194,7 +178,7 @@ def test_a_killed_sweep_is_finished_by_the_next_or_undone(
 ) -> None:
     table = files_that_stay
     load(table.open(), "hourly", 4)
-    begin(table)
+    begin(table.open())
 
     def kill() -> None:
         raise Killed
@@ -219,7 +203,7 @@ def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(
     """Put back by the sweep, or when it was killed by whoever opens the target next."""
     table = files_that_stay
     load(table.open(), "hourly", 4)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     sweeper: Any = table.open()
 
     def sweep(publish: Callable[[], Any]) -> Any:
@@ -235,7 +219,7 @@ def test_a_load_that_commits_while_a_sweep_fails_keeps_its_files(
         return published[0]
 
     before_the_commit(target, sweep, monkeypatch)
-    _, begun = begin(table, "dead")
+    _, begun = begin(table.open(), "dead")
     target.commit(landed)
     everything = expected_rows("hourly", 4) + expected_rows("nightly", 7)
     if kind is Killed:
@@ -254,7 +238,7 @@ def test_the_command_line_sweeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = make_table("parquet", tmp_path, monkeypatch)
-    _, landed = begin(table)
+    _, landed = begin(table.open())
     assert cli.main(["maintain", table.name]) == 0
     nothing = "0 files with 0 bytes compacted into 0 with 0 bytes; 0 snapshots or log files and "
     assert f"{nothing}0 files and directories removed.\n" in capsys.readouterr().out

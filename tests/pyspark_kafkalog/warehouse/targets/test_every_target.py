@@ -21,7 +21,7 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE, Commit, PendingCommit, Po
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.target import Target
-from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, load, plan, write_rows
+from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, begin, load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -33,17 +33,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
     return KINDS[request.param](directory)
-
-
-def begin(
-    table: Table, name: str = "nightly", until_offset: int = 7
-) -> tuple[Target, PendingCommit]:
-    """A load that has landed and not committed: its target and pending commit."""
-    target = table.open()
-    last, ranges = plan(target, name, until_offset)
-    stage = target.stage(row_schema())
-    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
-    return target, PendingCommit(stage, name, last, ranges, files)
 
 
 def test_a_target_that_is_not_there_yet_has_no_offsets(table: Table) -> None:
@@ -80,7 +69,7 @@ def test_where_a_load_goes_on_is_told_as_starting_offsets(table: Table) -> None:
 
 
 def test_several_topics_are_published_together(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     name, payments = landed.name, OffsetRange("payments", 0, 0, 3)
     files = [*landed.files, *write_rows(landed.stage, name, payments)]
     commit = target.commit(replace(landed, ranges=[*landed.ranges, payments], files=files))
@@ -133,14 +122,14 @@ def test_every_column_reads_back_as_it_was(table: Table) -> None:
 
 def test_nothing_is_seen_before_the_commit(table: Table) -> None:
     load(table.open(), "hourly", 2)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     assert table.rows() == expected_rows("hourly", 2)
     target.commit(landed)
     assert table.rows() == expected_rows("hourly", 2) + expected_rows("nightly", 7)
 
 
 def test_a_discarded_load_leaves_nothing(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     target.discard(landed.stage)
     assert table.staged(landed.stage) == []
     assert table.open().position("nightly").offsets == {}
@@ -148,13 +137,13 @@ def test_a_discarded_load_leaves_nothing(table: Table) -> None:
 
 
 def test_a_load_that_was_overtaken_publishes_nothing(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     load(table.open(), "nightly", 4)
     with pytest.raises(LoadConflictError, match=r"'nightly'.*orders-0 from None to 4"):
         target.commit(landed)
     assert table.staged(landed.stage) == []
     assert table.rows() == expected_rows("nightly", 4)
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     load(table.open(), "nightly", 7)
     with pytest.raises(LoadConflictError, match=r"orders-0 from 4 to 7"):
         target.commit(landed)
@@ -215,7 +204,7 @@ def test_first_loads_of_one_topic_and_other_partitions_do_not_conflict(table: Ta
 
 
 def test_a_load_of_another_name_does_not_disturb(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     load(table.open(), "hourly", 4)
     target.commit(landed)
     assert table.rows() == expected_rows("nightly", 7) + expected_rows("hourly", 4)
@@ -224,7 +213,7 @@ def test_a_load_of_another_name_does_not_disturb(table: Table) -> None:
 
 
 def test_loads_of_one_name_and_other_partitions_do_not_conflict(table: Table) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     name = landed.name
     other = table.open()
     piece = OffsetRange("payments", 3, 2, 5)
@@ -238,7 +227,7 @@ def test_loads_of_one_name_and_other_partitions_do_not_conflict(table: Table) ->
 
 def test_the_files_of_a_twin_that_no_task_reported_are_never_seen(table: Table) -> None:
     """Spark may run a task twice; the second one may still be writing when the load commits."""
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     stage, ranges = landed.stage, landed.ranges
     write_rows(stage, "twin", ranges[0])
     target.commit(landed)
@@ -445,7 +434,7 @@ def test_a_recreated_topic_that_begins_later_leaves_no_gap(table: Table) -> None
 def test_a_file_that_the_driver_does_not_see_whole_is_not_committed(
     table: Table, damage: str
 ) -> None:
-    target, landed = begin(table)
+    target, landed = begin(table.open())
     stage, files = landed.stage, landed.files
     table.damage(stage, files[0].name + stage.suffix, None if damage == "gone" else b"more")
     with pytest.raises(TargetError, match="nothing was published"):

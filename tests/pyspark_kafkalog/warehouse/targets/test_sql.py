@@ -33,6 +33,7 @@ from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, rows, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
+    DATABASES,
     DuckTable,
     PostgresTable,
     SqliteTable,
@@ -44,11 +45,6 @@ from tests.support.postgres import PASSWORD, postgres
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
-DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
-    "sqlite": SqliteTable,
-    "duckdb": DuckTable,
-    "postgresql": PostgresTable,
-}
 
 
 @pytest.fixture(params=DATABASES)

@@ -33,6 +33,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import Found
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
+    DATABASES,
     DuckTable,
     PostgresTable,
     SqliteTable,
@@ -45,11 +46,6 @@ from tests.support.present import present
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
-DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
-    "sqlite": SqliteTable,
-    "duckdb": DuckTable,
-    "postgresql": PostgresTable,
-}
 EMPTY = {
     "sqlite": "CREATE TABLE orders (key BLOB, value BLOB, topic TEXT, partition INTEGER, "
     '"offset" BIGINT, timestamp DATETIME, "timestampType" INTEGER)',

@@ -24,18 +24,13 @@ from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
-    DuckTable,
+    DATABASES,
     PostgresTable,
     SqliteTable,
     SqlTable,
 )
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, batch_of, next_offset, upsert
 
-DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
-    "sqlite": SqliteTable,
-    "duckdb": DuckTable,
-    "postgresql": PostgresTable,
-}
 BY_TIME = Upsert(order_by="timestamp")
 
 
