@@ -41,8 +41,8 @@ class DebeziumRows:
         decoded = self.events.decode(values)
         event = _field(decoded.column, "payload") if self.has_payload else decoded.column
         if self.is_flat:
-            row, is_deleted = event, _truth(_field(event, _FLAT))
-            is_put = pc.is_valid(event)
+            row, says = event, _truth(_field(event, _FLAT))
+            is_deleted, is_put = pc.fill_null(says, False), pc.is_valid(says)
         else:
             row, op = _field(event, "after"), _field(event, "op")
             is_deleted = pc.fill_null(pc.equal(op, "d"), False)
@@ -61,8 +61,10 @@ class DebeziumRows:
         return [field for field in row if field.name != _FLAT]
 
     def _reason(self, event: pa.Array, row: int) -> str:
-        if self.is_flat or not event[row].is_valid:
+        if not event[row].is_valid:
             return "it holds no change event"
+        if self.is_flat:
+            return f"it says neither true nor false in {_FLAT}"
         return f"its op is {event[row]['op'].as_py()}, and it has no row after that"
 
 
@@ -91,6 +93,9 @@ def _field(column: pa.StructArray, name: str) -> pa.Array:
 
 
 def _truth(column: pa.Array) -> pa.Array:
-    if pa.types.is_string(column.type):
-        column = pc.equal(pc.utf8_lower(column), "true")
-    return pc.fill_null(column, False)
+    """Null where it says neither."""
+    if pa.types.is_boolean(column.type):
+        return column
+    text = pc.utf8_lower(column)
+    is_said = pc.is_in(text, pa.array(["true", "false"]))
+    return pc.if_else(is_said, pc.equal(text, "true"), pa.scalar(None, pa.bool_()))

@@ -9,7 +9,9 @@ has not:
     kafkalog_order     with `order_by`, its column as a number
 
 Keys and orders are of types of which one value is one sequence of bytes: floating point numbers
-have two zeros and many NaNs. Whoever has none is refused. Driver and tasks; travels pickled.
+have two zeros and many NaNs. Whoever has none is refused. So is another kind of them (`kinds`) than
+a table was upserted by before: one day is another number than its midnight. Driver and tasks;
+travels pickled.
 """
 
 import json
@@ -42,6 +44,12 @@ class Upsert:
 
     def check(self, schema: pa.Schema) -> None:
         """Raises InvalidOptionError unless rows with the columns of `schema` can be upserted."""
+        for name in schema.names:
+            if name.lower() in (DELETED, KEY, ORDER):
+                raise InvalidOptionError(
+                    f"the values have a field {name}, which is what mode upsert calls a column of "
+                    "its own: give the field another name"
+                )
         for option, columns, kinds in (
             ("key", self.key, _KEYS),
             ("order_by", [self.order_by] if self.order_by else [], _ORDERS),
@@ -68,6 +76,12 @@ class Upsert:
         if self.order_by:
             fields.append(pa.field(ORDER, pa.int64()))
         return pa.schema([*schema, *fields])
+
+    def kinds(self, schema: pa.Schema) -> dict[str, str]:
+        """What the columns that it names hold. Values of one kind are the same key where their
+        bytes are, and are in order."""
+        names = (*self.key, *([self.order_by] if self.order_by else []))
+        return {name: _kind(schema.field(name).type) for name in names}
 
     def unfit(self, rows: Mapping[str, pa.Array]) -> dict[int, str]:
         """Which rows of these columns have no key or no order, and why."""
@@ -138,6 +152,21 @@ def parse_upsert(mode: str, key: str | Sequence[str] | None, order_by: str | Non
     if not all(names) or len(set(names)) < len(names):
         raise InvalidOptionError("key names a column twice, or one without a name")
     return Upsert(names, order_by or None)
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"decimals with {kind.scale} digits after the point"
+    for is_one, name in (
+        (pa.types.is_integer, "whole numbers"),
+        (pa.types.is_boolean, "truth values"),
+        (pa.types.is_date, "days"),
+        (pa.types.is_timestamp, "times"),
+        (pa.types.is_string, "texts"),
+    ):
+        if is_one(kind):
+            return name
+    return "bytes"
 
 
 def _number(kind: pa.DataType) -> pa.DataType:

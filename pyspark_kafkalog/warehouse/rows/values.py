@@ -66,7 +66,9 @@ class Values:
         """The columns that a value's schema makes; none where it makes the column `value` alone."""
         kind = self.decoder.type
         fields = kind if pa.types.is_struct(kind) else ()
-        return [_column_name(one.name) for one in fields if one.name != DELETED]
+        names = [_column_name(one.name) for one in fields]
+        # The last one of change events is a mark.
+        return names[:-1] if isinstance(self.decoder, DebeziumRows) else names
 
     def for_upsert(self, upsert: Upsert) -> "Values":
         """Raises InvalidOptionError where deleted rows would not tell their key."""
@@ -199,14 +201,18 @@ class Values:
         tombstones = pc.is_null(columns["value"])
         kind = self.decoder.type
         if not pa.types.is_struct(kind):
-            return {**columns, "value": decoded.column, DELETED: tombstones}
+            return {**columns, "value": decoded.column} | self._marks(tombstones)
         # A field of a struct that is null is null.
         fields = decoded.column.flatten()
         columns |= {
             _column_name(field.name): child for field, child in zip(kind, fields, strict=True)
         }
-        deleted = pc.fill_null(columns.get(DELETED, pa.scalar(False)), False)
-        return {**columns, DELETED: pc.or_(tombstones, deleted)}
+        if isinstance(self.decoder, DebeziumRows):
+            tombstones = pc.or_(tombstones, pc.fill_null(columns[DELETED], False))
+        return columns | self._marks(tombstones)
+
+    def _marks(self, deleted: pa.Array) -> dict[str, pa.Array]:
+        return {} if self.upsert is None else {DELETED: deleted}
 
 
 def open_values(

@@ -151,12 +151,12 @@ class SqlTarget:
             )
         load_id = new_load_id()
         with self._database.explained(f"write to the load target {self}"):
-            schema = table_columns(schema)
+            schema = _columns(schema, upsert)
             self._create(schema, upsert)
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
-                check_mode(connection, found, upsert)
                 schema = joined_columns(connection, found, schema, change)
+                check_mode(connection, found, upsert, schema)
                 altered = alterations(connection, found, schema, change)
                 refuse_unfit(connection, found, without_altered(schema, altered), schema)
                 if upsert is not None:
@@ -255,7 +255,7 @@ class SqlTarget:
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
                 position = pending.step_from(records.position(name)).position
-                columns = table_columns(stage.schema)
+                columns = _columns(stage.schema, stage.upsert)
                 altered = files and alterations(connection, found, columns, stage.change)
             try:
                 with self._database.transaction() as connection:
@@ -276,7 +276,7 @@ class SqlTarget:
                         self._copy(connection, found, stage, files)
                     if stage.upsert is None:
                         # At last: whoever upserts waits for those who write, and they for him.
-                        check_mode(connection, found, None)
+                        check_mode(connection, found, None, stage.schema)
                 return pending.committed(newest + 1, step)
             except SQLAlchemyError as error:
                 with self._database.transaction() as connection:
@@ -302,7 +302,7 @@ class SqlTarget:
     def _fit(self, connection: sa.Connection, found: Found, stage: Stage) -> None:
         """Gives the table the columns that the rows need, and looks at it again: others may have
         altered it since the load began."""
-        schema = table_columns(stage.schema)
+        schema = _columns(stage.schema, stage.upsert)
         now = joined_columns(connection, found, schema, stage.change)
         check_unchanged(schema, now, f"the table {self.table}")
         alter(connection, alterations(connection, found, schema, stage.change))
@@ -339,3 +339,8 @@ class SqlTarget:
                 if is_late or attempt == _TIMES_TO_CREATE:
                     raise
                 time.sleep(0.01 * attempt)
+
+
+def _columns(schema: pa.Schema, upsert: Upsert | None) -> pa.Schema:
+    """Those of staged files that the table has."""
+    return schema if upsert is None else table_columns(schema)

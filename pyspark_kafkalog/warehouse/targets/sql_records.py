@@ -11,7 +11,8 @@
     kafkalog_marks     which record was read last (marks.py): TABLE, load name, topic, partition,
                        mark
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
-    kafkalog_upserts   by which key and order a table is upserted: TABLE, key (JSON), order_by
+    kafkalog_upserts   by which key and order a table is upserted: TABLE, key (JSON), order_by, and
+                       what these columns hold (JSON)
     kafkalog_deleted   the keys that tombstones deleted last: TABLE, key (bytes), topic, partition,
                        order (a number)
 
@@ -67,6 +68,13 @@ class _Tables(NamedTuple):
     deleted: sa.Table
 
 
+class Upserted(NamedTuple):
+    """How a table is upserted, and what the columns hold that this names."""
+
+    how: Upsert
+    kinds: Mapping[str, str]
+
+
 @functools.cache
 def _tables(schema: str) -> _Tables:
     metadata = sa.MetaData(schema=schema)
@@ -120,6 +128,7 @@ def _tables(schema: str) -> _Tables:
             key("table_name"),
             sa.Column("key_columns", sa.Text, nullable=False),
             sa.Column("order_by", sa.Text),
+            sa.Column("kinds", sa.Text, nullable=False),
         ),
         deleted=sa.Table(
             "kafkalog_deleted",
@@ -319,15 +328,23 @@ class Records:
         """The keys that tombstones deleted last."""
         return self._tables.deleted
 
-    def upsert(self) -> Upsert | None:
+    def upsert(self) -> "Upserted | None":
         """How the table is upserted; None where it is appended to, or nothing was loaded."""
         upserts = self._tables.upserts
         query = sa.select(upserts).where(self._of_table(upserts))
         row = self._connection.execute(query).first() if self._is_there(upserts) else None
-        return Upsert(tuple(json.loads(row.key_columns)), row.order_by) if row else None
+        if row is None:
+            return None
+        how = Upsert(tuple(json.loads(row.key_columns)), row.order_by)
+        return Upserted(how, json.loads(row.kinds))
 
-    def record_upsert(self, upsert: Upsert) -> None:
-        values = {"key_columns": json.dumps(upsert.key), "order_by": upsert.order_by}
+    def record_upsert(self, upserted: "Upserted") -> None:
+        how, kinds = upserted
+        values = {
+            "key_columns": json.dumps(how.key),
+            "order_by": how.order_by,
+            "kinds": json.dumps(kinds),
+        }
         self._connection.execute(
             self._tables.upserts.insert(), {"table_name": self._table, **values}
         )

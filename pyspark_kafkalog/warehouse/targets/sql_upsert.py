@@ -29,6 +29,7 @@ from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetEr
 from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
+from pyspark_kafkalog.warehouse.targets.sql_records import Upserted
 from pyspark_kafkalog.warehouse.targets.sql_tables import Found
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 
@@ -39,20 +40,28 @@ _Condition = sa.ColumnElement[bool]
 _TIME_TEXT, _DAY_TEXT = len("2026-11-01 00:00:00.000000"), len("2026-11-01")
 
 
-def check_mode(connection: sa.Connection, found: Found, upsert: Upsert | None) -> None:
+def check_mode(
+    connection: sa.Connection, found: Found, upsert: Upsert | None, schema: pa.Schema
+) -> None:
     """Raises TargetError unless the table is loaded as it was before; None is append."""
     records = found.records(connection)
     recorded = records.upsert()
-    if recorded == upsert:
-        return
-    if recorded is not None:
-        key, order = ", ".join(recorded.key), recorded.order_by
+    if recorded is not None and recorded.how != upsert:
+        key, order = ", ".join(recorded.how.key), recorded.how.order_by
         raise TargetError(
             f"the table {found.name} is upserted by key {key}"
             f"{f' and order_by {order}' if order else ''}: load into it in the same way, or name "
             "another table"
         )
-    if records.names():
+    if recorded is not None and upsert is not None:
+        for name, kind in upsert.kinds(schema).items():
+            if recorded.kinds[name] != kind:
+                raise TargetError(
+                    f"the table {found.name} is upserted by {name} with {recorded.kinds[name]}, "
+                    f"and the rows have {kind}, which do not compare with them: give it the type "
+                    "that it had, or name another table"
+                )
+    if recorded is None and upsert is not None and records.names():
         raise TargetError(
             f"rows were appended to the table {found.name}, which may have more than one of a key: "
             "name another table for mode upsert"
@@ -64,14 +73,14 @@ def begin_upsert(
 ) -> None:
     """Records how the table is loaded, or compares it with that, and refuses a second load of one
     partition. Of a transaction that has the lock of `keep`, or the whole database."""
-    records = found.records(connection)
+    records, schema = found.records(connection), pending.stage.schema
     appended = records.upsert() is None and (
         bool(pending.planned_from.offsets) or any(each != pending.name for each in records.names())
     )
     if records.upsert() is not None or appended:
-        check_mode(connection, found, upsert)
+        check_mode(connection, found, upsert, schema)
     else:
-        records.record_upsert(upsert)
+        records.record_upsert(Upserted(upsert, upsert.kinds(schema)))
     partitions = {piece.topic_partition for piece in pending.ranges}
     for other, place in records.others_in(pending.name, partitions).items():
         raise LoadConflictError(
@@ -87,10 +96,13 @@ def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema:
     if connection.dialect.name != "postgresql":
         return
     query = sa.text(
-        "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_type t ON t.oid = a.atttypid "
-        "LEFT JOIN pg_collation l ON l.oid = a.attcollation WHERE n.nspname = :schema "
-        "AND c.relname = :name AND (t.typname = 'citext' OR NOT l.collisdeterministic)"
+        # The type below a domain.
+        "SELECT column_name FROM information_schema.columns "
+        "WHERE table_schema = :schema AND table_name = :name AND udt_name = 'citext' "
+        "UNION ALL SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_collation l ON l.oid = a.attcollation WHERE n.nspname = :schema "
+        "AND c.relname = :name AND NOT l.collisdeterministic"
     )
     names = {"schema": found.schema, "name": found.name}
     for name in connection.execute(query, names).scalars():
@@ -253,12 +265,13 @@ class _Pair:
     def check_put(self, which: _Condition, name: str) -> None:
         """Raises TargetError unless just such keys are there, once, as put."""
         new, there = self.newest.c, self.there.c
-        count = sa.func.count()
+        count, keys = sa.func.count(), sa.func.count(sa.distinct(new[KEY]))
         wanted = self._scalar(sa.select(count).select_from(self.newest).where(which))
-        same, joined = self.same(self.newest), sa.select(count).select_from(self.newest, self.there)
+        same = self.same(self.newest)
         place = [there[each] == new[each] for each in ("topic", "partition", "offset")]
+        joined = sa.select(keys).select_from(self.newest, self.there)
         put = self._scalar(joined.where(same, which, *place))
-        found = self._scalar(joined.where(same))
+        found = self._scalar(sa.select(count).select_from(self.newest, self.there).where(same))
         if not put == found == wanted:
             raise TargetError(
                 f"the table {name} has {found} rows of {wanted} keys after the upsert, {put} of "

@@ -19,7 +19,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, TargetError
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from pyspark_kafkalog.warehouse.options import load_options
@@ -172,6 +172,46 @@ def test_rewritten_change_events_are_rows(topic: Topic, table: SqliteTable) -> N
         topic.send((b"%d" % number, {"schema": {}, "payload": payload}))
     topic.load(table, **rewritten)
     assert table.query("SELECT id, note FROM orders") == [(2, "y")]
+    topic.send((b"2", {"id": 2, "note": "bare", "__deleted": "true"}))
+    topic.send((b"3", {"payload": {"id": 3, "__deleted": "?"}}))
+    with pytest.raises(BadRecordError, match="at offset 3 cannot be decoded: it holds no change"):
+        topic.load(table, **rewritten)
+    assert topic.load(table, **rewritten, on_error="deadletter").bad_records == 2
+    assert table.query("SELECT id, note FROM orders") == [(2, "y")]
+
+
+@pytest.mark.slow
+def test_keys_and_orders_stay_of_one_kind(topic: Topic, table: SqliteTable) -> None:
+    """In SQLite 1.00 and 1.000 are two texts, and a day and a time are two numbers."""
+
+    def load(amount: str, day: str) -> None:
+        schema = f"a {amount}, day {day}, __deleted STRING"
+        how = {**EVENTS, "value_schema": schema, "key": "a", "order_by": "day"}
+        topic.load(table, **how, on_schema_change="widen")
+
+    topic.send((b"", {"a": 1, "day": "2026-01-01", "__deleted": "false"}))
+    load("DECIMAL(10,2)", "DATE")
+    topic.send((b"", {"a": 1, "day": "2026-02-01", "__deleted": "true"}))
+    load("DECIMAL(12,2)", "DATE")
+    topic.send((b"", {"a": 1, "day": "2026-01-15", "__deleted": "false"}))
+    for amount, day, said in (
+        ("DECIMAL(12,3)", "DATE", "by a with decimals with 2 digits .* have decimals with 3"),
+        ("STRING", "DATE", "by a with decimals with 2 digits .* have texts"),
+        ("DECIMAL(10,2)", "TIMESTAMP", "by day with days, and the rows have times"),
+    ):
+        with pytest.raises(TargetError, match=said):
+            load(amount, day)
+    load("DECIMAL(10,2)", "DATE")
+    assert table.query("SELECT a FROM orders") == []
+
+
+@pytest.mark.slow
+def test_an_append_has_fields_of_any_name(topic: Topic, table: SqliteTable) -> None:
+    topic.send((b"a", {"kafkalog_deleted": False, "id": 1}), (b"b", None))
+    schema = "kafkalog_deleted BOOLEAN, id INT"
+    topic.load(table, mode="append", value_format="json", value_schema=schema)
+    query = "SELECT kafkalog_deleted, id FROM orders ORDER BY key"
+    assert table.query(query) == [(False, 1), (None, None)]
 
 
 @pytest.mark.slow
@@ -204,6 +244,10 @@ def test_the_command_line_upserts(
         ({"mode": "upsert", **VALUES, "envelope": "debezium"}, "it has id, note"),
         ({"mode": "upsert", **EVENTS, "key": "id"}, "deletions have no row after them"),
         ({"mode": "upsert", "transform": lambda rows: rows}, "do not go together"),
+        (
+            {"mode": "upsert", "value_format": "json", "value_schema": "Kafkalog_Key STRING"},
+            "field Kafkalog_Key",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(how: Any, said: str) -> None:

@@ -247,6 +247,21 @@ def test_a_trigger_that_leaves_rows_out_is_found_out(tmp_path: Path) -> None:
     assert found(table) == {b"a": b"1"}
 
 
+def test_two_rows_of_a_key_do_not_stand_for_two_keys(tmp_path: Path) -> None:
+    table = SqliteTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    table.query("ALTER TABLE orders RENAME TO old")
+    table.query(OWN_TABLE.format(bytes="BLOB", collation="", zone=""))
+    table.query("INSERT INTO orders SELECT * FROM old UNION ALL SELECT * FROM old")
+    table.query(
+        "CREATE TRIGGER t BEFORE INSERT ON orders BEGIN SELECT RAISE(IGNORE) "
+        "WHERE new.key = CAST('b' AS BLOB); END"
+    )
+    with pytest.raises(TargetError, match="has 2 rows of 2 keys after the upsert, 1 of them"):
+        upsert(table.open(), "n", Record(b"a", b"2"), Record(b"b", b"2"))
+    assert [bytes(row["value"]) for row in table.all_rows()] == [b"1", b"1"]
+
+
 def test_sqlite_has_no_order_of_times_beyond_the_year_9999(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     upsert(table.open(), "n", Record(b"a", b"1", 0, 1), how=BY_TIME)
@@ -304,6 +319,12 @@ def test_postgresql_refuses_keys_that_it_takes_for_equal(tmp_path: Path) -> None
     )
     collation = f"COLLATE {table.schema}.some_case"
     table.query(OWN_TABLE.format(bytes="BYTEA", collation=collation, zone=" WITH TIME ZONE"))
+    with pytest.raises(TargetError, match="column topic of the table orders takes texts for equal"):
+        upsert(table.open(), "n", Record(b"x", b"1"))
+    table.query("CREATE EXTENSION IF NOT EXISTS citext SCHEMA public; DROP TABLE orders")
+    table.query("CREATE DOMAIN topic_name AS public.citext")
+    own = OWN_TABLE.replace("topic TEXT", "topic topic_name")
+    table.query(own.format(bytes="BYTEA", collation="", zone=" WITH TIME ZONE"))
     with pytest.raises(TargetError, match="column topic of the table orders takes texts for equal"):
         upsert(table.open(), "n", Record(b"x", b"1"))
 
