@@ -11,9 +11,10 @@ sees what the other did.
 All else is deltalake's: VACUUM, which removes the files of versions that are older than
 delta.deletedFileRetentionDuration (a week), a checkpoint, which holds all `txn`s, and the clean-up
 of entries before it that are older than delta.logRetentionDuration (30 days). Files that no version
-knows are found by deltalake's list of a full VACUUM and removed here, but for those in directories
-of loads, which `DeltaTarget.vacuum` sweeps behind a fence: a full VACUUM would know by age alone
-that nobody is going to commit them.
+knows are found by deltalake's list of a full VACUUM and removed here, but for deletion vectors,
+which it takes for files that nobody needs, and for those in directories of loads, which
+`DeltaTarget.vacuum` sweeps behind a fence: a full VACUUM would know by age alone that nobody is
+going to commit them.
 
 While a load is refused, as the table was restored to before it or lost its `txn`s, nothing is
 removed: what is left may be needed to put that right. Called by delta.py alone.
@@ -297,9 +298,14 @@ def _stale(path: str, asked: Upkeep) -> list[str]:
     return [
         name
         for name in found
-        if (name in known or not name.startswith("load-"))
+        if (name in known or (_is_data(name) and not name.startswith("load-")))
         and os.path.exists(os.path.join(path, name))
     ]
+
+
+def _is_data(name: str) -> bool:
+    """Not a deletion vector, of which deltalake's list does not tell whether it is needed."""
+    return name.endswith(".parquet")
 
 
 def _vacuum(

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.types import IntegerType
 
 from pyspark_kafkalog import cli, maintain
@@ -29,6 +29,7 @@ from pyspark_kafkalog.warehouse.targets import (
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.upkeep import LiveFile, Upkeep, merges_of
 from tests.property.load_targets import OwnedIceberg
+from tests.pyspark_kafkalog.warehouse.deletion_vector import delete_by_vector
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     KINDS,
@@ -77,6 +78,12 @@ def delete_rows(table: Table, where: str) -> None:
         table.delta().delete(where)
     else:
         OwnedIceberg(table).iceberg().delete(where)
+
+
+def sorted_rows(delta: DeltaLakeTable, query: str = "SELECT value FROM rows") -> list[Any]:
+    """By deltalake's own way, which knows deletion vectors."""
+    rows = pa.table(QueryBuilder().register("rows", delta.delta()).execute(query).read_all())
+    return sorted(map(str, rows.to_pylist()))
 
 
 def on_disk(table: Table) -> list[Path]:
@@ -431,6 +438,20 @@ def test_orphans_go_when_they_are_old(delta: DeltaLakeTable) -> None:
     assert str(orphan) in maintain(delta.name, retention_hours=0, force=True).removed
     assert not orphan.exists()
     assert delta.rows() == expected_rows("nightly", 3)
+
+
+def test_rows_that_a_deletion_vector_deletes_stay_so(delta: DeltaLakeTable) -> None:
+    for until_offset in (2, 4, 6):
+        load(delta.open(), "nightly", until_offset)
+    vector = delete_by_vector(delta.delta(), [1])
+    left = sorted_rows(delta)
+    assert len(left) == 11
+    done = maintain(delta.name, retention_hours=0, force=True)
+    assert (done.compacted_files, str(vector) in done.removed) == (5, False)
+    assert sorted_rows(delta) == left
+    load(delta.open(), "nightly", 8)
+    maintain(delta.name, retention_hours=0, force=True)
+    assert len(sorted_rows(delta)) == 15
 
 
 @pytest.mark.parametrize("kind", ["parquet", "sqlite"])
