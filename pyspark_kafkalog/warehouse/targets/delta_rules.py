@@ -121,10 +121,16 @@ def _rules_of_table(table: DeltaTable, partition_columns: Sequence[str]) -> Iter
 
 def rules_of_rewriting(table: DeltaTable) -> Iterator[str]:
     """What of the table is in the way of files with the very rows that others have."""
-    metadata, protocol = table.metadata(), table.protocol()
-    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         yield f"has column mapping (delta.columnMapping.mode = {mode})"
+    yield from unknown_features(table)
+
+
+def unknown_features(table: DeltaTable) -> Iterator[str]:
+    """What of the table may be in the way of any change: a feature may have files of its own, which
+    nobody here would know to be needed, as deletion vectors are."""
+    protocol = table.protocol()
     unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
     if unknown:
         yield f"wants writers to have the features {', '.join(unknown)}"

@@ -41,7 +41,7 @@ from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES
 from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
-from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting
+from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting, unknown_features
 from pyspark_kafkalog.warehouse.targets.delta_statistics import file_statistics
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory, sync_directory
 from pyspark_kafkalog.warehouse.targets.staging import (
@@ -78,8 +78,10 @@ def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> U
     if asked.compacts:
         _compact(path, asked, kept)
     if asked.expires:
-        names = refused()
-        if names:
+        names, reason = refused(), next(unknown_features(DeltaTable(path)), None)
+        if reason:
+            kept.left.append(f"old versions: the table {reason}")
+        elif names:
             kept.left.append(
                 f"old versions: load {', '.join(names)} is refused, and they may be needed to put "
                 "that right"

@@ -97,8 +97,10 @@ class IcebergUpkeep:
         if self._asked.compacts:
             self._compact(table)
         if self._asked.expires:
-            names = refused()
-            if names:
+            names, reason = refused(), next(rules_of_table(table), None)
+            if reason:
+                self._kept.left.append(f"old snapshots: the table {reason}")
+            elif names:
                 self._kept.left.append(
                     f"old snapshots: load {', '.join(names)} is refused, and they may be needed to "
                     "put that right"

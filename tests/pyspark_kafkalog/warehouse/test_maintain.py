@@ -426,6 +426,12 @@ def test_tables_that_cannot_be_written_are_left(delta: DeltaLakeTable) -> None:
     done = maintain(delta.name)
     assert done.compacted_files == 0
     assert "has column mapping" in done.left[0]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["ofTomorrow"]}
+    (log / f"{5:020}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
+    before = on_disk(delta)
+    done = maintain(delta.name, retention_hours=0, force=True)
+    assert "old versions: the table wants writers to have the features ofTomorrow" in done.left
+    assert (done.expired, done.removed, on_disk(delta)) == (0, (), before)
 
 
 def test_orphans_go_when_they_are_old(delta: DeltaLakeTable) -> None:
