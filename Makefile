@@ -42,7 +42,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve help quickstart install test test-all test-slow check crash loads transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ serve: install /usr/lib/postgresql ## kafkalog serve for 30 minutes under kills 
 
 loads: install peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
 	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
+
+rewinds: install $(PEERS)/moto /usr/lib/postgresql ## loads that go back, in every kind of target
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/pyspark_kafkalog/warehouse/test_rewind.py tests/pyspark_kafkalog/warehouse/test_rewind_places.py $(PYTEST_ARGS)
 
 transactions: install peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.maintain import MaintainResult, maintain
     from pyspark_kafkalog.warehouse.plan import LoadPlan
     from pyspark_kafkalog.warehouse.progress import LoadProgress
+    from pyspark_kafkalog.warehouse.rewind import RewindResult, rewind
     from pyspark_kafkalog.warehouse.sink.datasource import LoadSink
     from pyspark_kafkalog.warehouse.status import LoadStatus, load_status
     from pyspark_kafkalog.warehouse.targets.parquet import committed_files
@@ -40,6 +41,7 @@ _HOME = {
     "LoadStatus": "pyspark_kafkalog.warehouse.status",
     "MaintainResult": "pyspark_kafkalog.warehouse.maintain",
     "QueryLag": "pyspark_kafkalog.source.lag_listener",
+    "RewindResult": "pyspark_kafkalog.warehouse.rewind",
     "TopicLoad": "pyspark_kafkalog.warehouse.each_topic",
     "committed_files": "pyspark_kafkalog.warehouse.targets.parquet",
     "forget": "pyspark_kafkalog.warehouse.forget",
@@ -48,6 +50,7 @@ _HOME = {
     "load_topics": "pyspark_kafkalog.warehouse.each_topic",
     "loaded_offsets": "pyspark_kafkalog.warehouse.loaded_offsets",
     "maintain": "pyspark_kafkalog.warehouse.maintain",
+    "rewind": "pyspark_kafkalog.warehouse.rewind",
 }
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "LoadStatus",
     "MaintainResult",
     "QueryLag",
+    "RewindResult",
     "TopicLoad",
     "__version__",
     "committed_files",
@@ -71,6 +75,7 @@ __all__ = [
     "load_topics",
     "loaded_offsets",
     "maintain",
+    "rewind",
 ]
 
 

@@ -116,6 +116,12 @@ class TargetError(KafkalogError):
     """The target of a load cannot be used: its path, its file system, or its commit files."""
 
 
+class WouldDoubleError(TargetError):
+    """A load that goes back would land rows a second time: the target has `rows` of them."""
+
+    rows: int = 0
+
+
 class InvalidSchemaError(KafkalogError, ValueError):
     """A schema for decoding values is malformed, or cannot read what was written."""
 

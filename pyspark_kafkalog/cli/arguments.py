@@ -74,6 +74,11 @@ class Client:
         """The cluster, where the command line or the environment says which."""
         return self.cluster() if _SERVERS in self._given() else None
 
+    def properties_if_named(self) -> dict[str, str]:
+        """The same as `properties`; none at all where nobody says which cluster."""
+        given = self._given()
+        return given if _SERVERS in given else {}
+
     def _given(self) -> dict[str, str]:
         from pyspark_kafkalog.client import properties
 

@@ -137,6 +137,19 @@ _INSTEAD_OF_LOADING = (
         help="Load nothing, but forget where the load --name goes on: its next load lands "
         "everything again, beside the rows that are there; needs --to and --name alone.",
     ),
+    click.option(
+        "--rewind",
+        metavar="PLACE",
+        help="Load nothing, but have the load --name go back to PLACE, written as for --from, from "
+        "where its next load lands again; refused where it would land rows a second time. Brokers "
+        "are asked if they are named, and must be unless PLACE is offsets as JSON.",
+    ),
+    click.option(
+        "--truncate-after",
+        is_flag=True,
+        help="Of --rewind: delete the rows that would be landed a second time, in the same "
+        "commit; Delta, Iceberg and SQL targets.",
+    ),
 )
 
 _ROWS_AND_FILES = (
@@ -218,12 +231,18 @@ def command(client: Client, output: Output, **options: Any) -> None:
     Several topics go into one atomic commit, or into a table each where --to says {topic}.
     """
     said = SimpleNamespace(**options)
-    if said.forget:
+    if said.truncate_after and said.rewind is None:
+        raise click.UsageError("--truncate-after goes with --rewind")
+    if said.rewind is not None:
+        if said.topics or said.pattern or not said.name or said.dry_run or said.forget:
+            raise click.UsageError("--rewind loads nothing: give --to and --name with it alone")
+        _rewind(client, said, output)
+    elif said.forget:
         if said.topics or said.pattern or not said.name or said.dry_run:
             raise click.UsageError("--forget loads nothing: give --to and --name alone")
         _forget(said, output)
     elif not ((said.topics or said.pattern) and said.name):
-        raise click.UsageError("give a TOPIC and --name NAME, or --forget")
+        raise click.UsageError("give a TOPIC and --name NAME, or --forget or --rewind")
     elif said.topics and said.pattern:
         raise click.UsageError("--pattern finds the topics: leave TOPIC or --pattern out")
     else:
@@ -241,6 +260,26 @@ def _forget(options: SimpleNamespace, output: Output) -> None:
         else f"Nothing to forget: the target knows no load {options.name}."
     )
     output.say(said, name=options.name, forgotten=is_forgotten)
+
+
+def _rewind(client: Client, options: SimpleNamespace, output: Output) -> None:
+    from pyspark_kafkalog.warehouse.rewind import rewind
+
+    given = {f"kafka.{name}": value for name, value in client.properties_if_named().items()}
+    given |= read_settings("--option", options.option)
+    done = rewind(options.to, options.name, options.rewind, options.truncate_after, given)
+    places = [
+        f"{one.topic}-{one.partition} at {one.start_offset} (was {one.until_offset})"
+        for one in done.ranges
+    ]
+    shown = ", ".join(places[:_MOST_NAMED]) + (", ..." if len(places) > _MOST_NAMED else "")
+    went = f"goes on in {shown}" if places else "is there already"
+    output.say(
+        f"Load {done.name} {went}; {done.deleted_rows:,} rows were deleted.",
+        name=done.name,
+        ranges=[asdict(one) for one in done.ranges],
+        deleted_rows=done.deleted_rows,
+    )
 
 
 def _load(client: Client, options: SimpleNamespace, output: Output) -> None:

@@ -24,6 +24,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     Commit,
     DataFile,
+    Position,
     ids_from_json,
     ids_to_json,
     now_ms,
@@ -60,11 +61,21 @@ def next_commit(
     )
 
 
-def forgetting_commit(newest: Commit | None, name: str, load_id: str) -> Commit:
-    """A commit without files, in which `name` goes on nowhere."""
-    nothing = Commit(1, name, load_id, now_ms(), (), (), {name: {}})
-    forgotten = replace(nothing, topic_ids={name: {}}, epochs={name: {}}, marks={name: {}})
-    return next_commit(newest, forgotten, {})
+def moving_commit(newest: Commit | None, name: str, load_id: str, position: Position) -> Commit:
+    """A commit without files, after which `name` goes on at `position`; NOWHERE forgets it."""
+    moved = Commit(
+        1,
+        name,
+        load_id,
+        now_ms(),
+        (),
+        (),
+        {name: position.offsets},
+        {name: position.topic_ids},
+        epochs={name: position.epochs},
+        marks={name: position.marks},
+    )
+    return next_commit(newest, moved, {})
 
 
 def sweeping_commit(newest: Commit | None, load_id: str, abandoned: Sequence[str]) -> Commit:

@@ -17,6 +17,7 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
   recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
   commitInfo), but for the count;
+- one of a rewind says so (`kafkalog.rewound`), and replaces files that have rows to be deleted;
 - in commitInfo, for people: `kafkalog.load-id`, `kafkalog.name` and `kafkalog.offsets`, and the
   offsets that were given up, `kafkalog.gaps`, if any.
 
@@ -81,6 +82,7 @@ from pyspark_kafkalog.warehouse.targets.delta_history import (
     restored,
 )
 from pyspark_kafkalog.warehouse.targets.delta_log import app_ids, named_files, txns
+from pyspark_kafkalog.warehouse.targets.delta_rewind import DeltaRewind
 from pyspark_kafkalog.warehouse.targets.delta_rules import (
     refuse_nulls,
     refuse_unfit,
@@ -90,6 +92,8 @@ from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, 
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
 from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
+from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
     check_rows,
@@ -157,7 +161,7 @@ class DeltaTarget:
                     said = commit_info(self.path, version)
                 except FileNotFoundError:
                     return  # cleaned up, and all before it
-                if "kafkalog.offsets" in said:
+                if "kafkalog.offsets" in said and SAID_BY not in said:
                     gaps = ranges_from_json(json.loads(said.get("kafkalog.gaps", "[]")))
                     at = said["timestamp"]
                     yield CommitRecord(said["kafkalog.name"], str(version), at, gaps)
@@ -216,6 +220,15 @@ class DeltaTarget:
                     if DeltaTable(self.path).version() == table.version():
                         raise
             return was_there
+
+    def rewind(self, asked: Rewind) -> Rewound:
+        with _explained(f"rewind load {asked.name!r} in {self.path}"):
+            if self._table() is None:
+                # Which says that there is no such load.
+                asked.step_from(NOWHERE, str(self))
+            return go_back(
+                asked, DeltaRewind(self.path, asked.name, _Places(self, asked.name)), str(self)
+            )
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with _explained(f"sweep the load target {self.path}"):
@@ -370,6 +383,29 @@ class DeltaTarget:
         return os.path.join(self.path, f"load-{load_id}")
 
 
+class _Places:
+    """Where loads go on, as a rewind of one of them sees it: see delta_rewind.Places."""
+
+    _current: Position
+
+    def __init__(self, target: DeltaTarget, name: str) -> None:
+        self._target = target
+        self._name = name
+
+    def of_load(self, table: DeltaTable) -> Position:
+        self._current = self._target.position_in(table, self._name)
+        return replace(self._current, offsets=_without_dropped(self._current.offsets))
+
+    def of_others(self, table: DeltaTable) -> Iterator[tuple[str, Position]]:
+        for name in self._target.names():
+            if name != self._name:
+                found = self._target.position_in(table, name)
+                yield name, replace(found, offsets=_without_dropped(found.offsets))
+
+    def moves(self, position: Position, version: int) -> list[Transaction]:
+        return _moves(self._name, self._current, position, version)
+
+
 class _FencedDelta:
     """The table as one pending commit sees it: see publish.FencedTable."""
 
@@ -417,21 +453,7 @@ class _FencedDelta:
         name, stage = self._pending.name, self._pending.stage
         adds = _add_actions(table, stage, self._pending.files, self._statistics)
         base = table.version()
-        # A txn stays for ever; that of a partition which a recreated topic has not is dropped.
-        offsets = dict.fromkeys(current.offsets, _DROPPED) | dict(position.offsets)
-        transactions = [Transaction(_app_id(name), len(offsets))]
-        transactions += [
-            Transaction(_app_id(name, key), offset)
-            for key, offset in sorted(offsets.items())
-            if current.offsets.get(key) != offset
-        ]
-        transactions += [
-            Transaction(f"{_app_id(name)}:{topic}:{_ID}{topic_id}", base + 1)
-            for topic, topic_id in sorted(position.topic_ids.items())
-            if current.topic_ids.get(topic) != topic_id
-        ]
-        transactions += _changed(name, _EPOCH, current.epochs, position.epochs)
-        transactions += _changed(name, _MARK, current.marks, position.marks)
+        transactions = _moves(name, current, position, base + 1)
         metadata = {
             LOAD_ID: stage.load_id,
             "kafkalog.name": name,
@@ -460,6 +482,27 @@ class _FencedDelta:
 def _app_id(name: str, key: TopicPartition | None = None) -> str:
     suffix = f":{key.topic}:{key.partition}" if key else ""
     return f"{_APP}:{quote(name, safe='')}{suffix}"
+
+
+def _moves(name: str, current: Position, position: Position, version: int) -> list[Transaction]:
+    """The txns by which load `name`, at `current` with what holds no more, comes to `position` in
+    that version of the table."""
+    # A txn stays for ever; that of a partition which a recreated topic has not is dropped.
+    offsets = dict.fromkeys(current.offsets, _DROPPED) | dict(position.offsets)
+    transactions = [Transaction(_app_id(name), len(offsets))]
+    transactions += [
+        Transaction(_app_id(name, key), offset)
+        for key, offset in sorted(offsets.items())
+        if current.offsets.get(key) != offset
+    ]
+    transactions += [
+        Transaction(f"{_app_id(name)}:{topic}:{_ID}{topic_id}", version)
+        for topic, topic_id in sorted(position.topic_ids.items())
+        if current.topic_ids.get(topic) != topic_id
+    ]
+    transactions += _changed(name, _EPOCH, current.epochs, position.epochs)
+    transactions += _changed(name, _MARK, current.marks, position.marks)
+    return transactions
 
 
 def _changed(

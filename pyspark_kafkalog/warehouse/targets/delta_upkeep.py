@@ -17,7 +17,8 @@ which it takes for files that nobody needs, and for those in directories of load
 going to commit them.
 
 While a load is refused, as the table was restored to before it or lost its `txn`s, nothing is
-removed: what is left may be needed to put that right. Called by delta.py alone.
+removed: what is left may be needed to put that right. Called by delta.py, and
+delta_rewind.py, which replaces files likewise.
 """
 
 import math
@@ -96,25 +97,31 @@ def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> U
 def _compact(path: str, asked: Upkeep, kept: Upkept) -> None:
     table = DeltaTable(path)
     reason = next(rules_of_rewriting(table), None)
-    columns = pa.schema(table.schema().to_arrow())
-    by = table.metadata().partition_columns
-    schema = pa.schema([field for field in columns if field.name not in by])
-    reason = reason or _unfit(table, schema)
+    schema = file_schema(table)
+    reason = reason or unfit(table, schema)
     if reason:
         kept.left.append(f"small files: the table {reason}")
         return
     file_bytes = asked.file_bytes or _file_bytes(table)
     live = _live_files(table, path)
-    merges = fitting_merges(live, file_bytes, lambda file: _fits(file, schema), kept)
+    merges = fitting_merges(live, file_bytes, lambda file: fits_in(file, schema), kept)
     if asked.dry_run:
         kept.add(merges)
         return
     for portion in portions(merges, file_bytes):
-        stage = _stage(path, schema)
-        _publish(path, table, stage, written_portion(stage, portion, _by_name(schema)), kept)
+        stage = new_stage(path, schema)
+        _publish(path, table, stage, written_portion(stage, portion, by_name(schema)), kept)
 
 
-def _stage(path: str, schema: pa.Schema) -> Stage:
+def file_schema(table: DeltaTable) -> pa.Schema:
+    """The columns of files: all but those that the table is partitioned by."""
+    by = table.metadata().partition_columns
+    columns = pa.schema(table.schema().to_arrow())
+    return pa.schema([field for field in columns if field.name not in by])
+
+
+def new_stage(path: str, schema: pa.Schema) -> Stage:
+    """For copies of files of the table at `path`."""
     load_id = new_load_id()
     stage = Stage(load_id, os.path.join(path, f"load-{load_id}"), schema)
     make_directory(stage.path)
@@ -139,7 +146,7 @@ def _publish(
         check_staged(stage, written, SWEPT)
         try:
             write_entry(
-                stage.path, table.version() + 1, _said(table, valid), _actions(stage, valid)
+                stage.path, table.version() + 1, _said(table, valid), file_actions(stage, valid)
             )
         except CommitFailedError:
             continue
@@ -169,7 +176,10 @@ def _said(table: DeltaTable, merges: Sequence[Merge]) -> dict[str, Any]:
     }
 
 
-def _actions(stage: Stage, merges: Sequence[Merge]) -> Iterator[dict[str, Any]]:
+def file_actions(
+    stage: Stage, merges: Sequence[Merge], changes_rows: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What a log entry does to files: those of `merges` go, and what was written comes."""
     for merge in merges:
         partition = dict(merge.files[0].partition)
         for file in merge.written:
@@ -181,7 +191,7 @@ def _actions(stage: Stage, merges: Sequence[Merge]) -> Iterator[dict[str, Any]]:
                     size=file.size_bytes,
                     partition_values=partition,
                     modification_time=modified_ms,
-                    data_change=False,
+                    data_change=changes_rows,
                     stats=file_statistics(pq.read_metadata(path)).to_json(()),
                 )
             )
@@ -190,7 +200,7 @@ def _actions(stage: Stage, merges: Sequence[Merge]) -> Iterator[dict[str, Any]]:
                 "remove": {
                     "path": old.key,
                     "deletionTimestamp": time.time_ns() // 1_000_000,
-                    "dataChange": False,
+                    "dataChange": changes_rows,
                     "extendedFileMetadata": True,
                     "partitionValues": partition,
                     "size": old.size_bytes,
@@ -203,7 +213,7 @@ def _rules(table: DeltaTable) -> tuple[object, ...]:
     return table.schema().to_json(), tuple(metadata.partition_columns), protocol
 
 
-def _unfit(table: DeltaTable, schema: pa.Schema) -> str | None:
+def unfit(table: DeltaTable, schema: pa.Schema) -> str | None:
     """Why files with the table's columns cannot be written here."""
     kinds = {field.name: field.type for field in table.schema().fields}
     for name in table.metadata().partition_columns:
@@ -219,8 +229,13 @@ def _unfit(table: DeltaTable, schema: pa.Schema) -> str | None:
 
 
 def _live_files(table: DeltaTable, path: str) -> list[LiveFile]:
-    """The table's files, oldest first, but for those with a deletion vector, and of other tables,
-    as shallow clones have them."""
+    """The table's files, oldest first, that can be copied."""
+    return [file for file, odd in all_files(table, path) if odd is None]
+
+
+def all_files(table: DeltaTable, path: str) -> list[tuple[LiveFile, str | None]]:
+    """The table's files, oldest first; of those with a deletion vector, and of other tables, as
+    shallow clones have them, also why they cannot be copied."""
     by = table.metadata().partition_columns
     rows = pa.table(table.get_add_actions()).to_pylist()
     masked: set[str] = set()
@@ -238,13 +253,14 @@ def _live_files(table: DeltaTable, path: str) -> list[LiveFile]:
             ),
         )
         for row in rows
-        if "://" not in row["path"] and not row["path"].startswith("/")
     ]
-    return [
-        file
-        for _, file in sorted(found, key=lambda each: (each[0], each[1].key))
-        if os.path.basename(file.path) not in masked
-    ]
+
+    def odd(file: LiveFile) -> str | None:
+        if "://" in file.key or file.key.startswith("/"):
+            return "it is another table's, as a shallow clone has them"
+        return "it has a deletion vector" if os.path.basename(file.path) in masked else None
+
+    return [(file, odd(file)) for _, file in sorted(found, key=lambda each: (each[0], each[1].key))]
 
 
 def _text(value: Any) -> str | None:
@@ -253,11 +269,14 @@ def _text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
 
 
-def _fits(file: LiveFile, schema: pa.Schema) -> bool:
-    return fits(file.path, schema, _by_name(schema))
+def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
+    """Whether the file can be copied into one with the columns of `schema`."""
+    return fits(file.path, schema, by_name(schema))
 
 
-def _by_name(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
+def by_name(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
+    """Where a file has the columns of `schema`."""
+
     def where(there: pa.Schema) -> list[int | None]:
         found = (there.get_all_field_indices(name) for name in schema.names)
         return [indices[0] if indices else None for indices in found]

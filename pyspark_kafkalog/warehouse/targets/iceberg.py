@@ -9,7 +9,8 @@
                                                 each (marks.py); all {} once NAME was forgotten
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
-                                                `kafkalog.gaps`: what it gave up
+                                                `kafkalog.gaps`: what it gave up; and of a
+                                            rewind `kafkalog.rewound`: to where
 
 The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
 the property together. The property is the truth: it outlives the expiry of snapshots, which the
@@ -91,6 +92,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_history import (
     is_named,
     rolled_back,
 )
+from pyspark_kafkalog.warehouse.targets.iceberg_rewind import IcebergRewind, Places
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
     TRANSFORMS,
     refuse_other_ids,
@@ -103,6 +105,8 @@ from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
+from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
     discard,
@@ -165,7 +169,7 @@ class IcebergTarget:
             table = self._existing_table()
             for snapshot in reversed(table.snapshots() if table else []):
                 said = snapshot.summary
-                if said and said.get("kafkalog.ranges"):
+                if said and said.get("kafkalog.ranges") and not said.get(SAID_BY):
                     gaps = ranges_from_json(json.loads(said.get("kafkalog.gaps") or "[]"))
                     yield CommitRecord(
                         said.get("kafkalog.name") or "",
@@ -224,6 +228,18 @@ class IcebergTarget:
                     if self.newest().metadata_location == base:
                         raise
             return was_there
+
+    def rewind(self, asked: Rewind) -> Rewound:
+        with self._explained(f"rewind load {asked.name!r} in {self}"):
+            if self._existing_table() is None:
+                # Which says that there is no such load.
+                asked.step_from(NOWHERE, str(self))
+            places = Places(
+                lambda table: self.position_in(table, asked.name),
+                lambda table: ((name, self.position_in(table, name)) for name in self.names()),
+                lambda table, position: _properties_of(table, asked.name, position),
+            )
+            return go_back(asked, IcebergRewind(self.newest, asked.name, places), str(self))
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with self._explained(f"sweep the load target {self}"):
@@ -427,13 +443,7 @@ class _FencedIceberg:
             "kafkalog.ranges": json.dumps(ranges_to_json(self._pending.ranges)),
             **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
         }
-        properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
-        if position.topic_ids:
-            properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
-        if position.epochs or _epochs_property(name) in table.metadata.properties:
-            properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
-        if position.marks or _marks_property(name) in table.metadata.properties:
-            properties[_marks_property(name)] = json.dumps(to_json(position.marks))
+        properties = _properties_of(table, name, position)
         paths = {
             file_url(table, staged_path(stage, file.name)): file for file in self._pending.files
         }
@@ -455,6 +465,18 @@ class _FencedIceberg:
         newest = table.current_snapshot()
         assert newest is not None
         return newest.snapshot_id
+
+
+def _properties_of(table: Table, name: str, position: Position) -> dict[str, str]:
+    """The properties by which load `name` goes on at `position`."""
+    properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
+    if position.topic_ids:
+        properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
+    if position.epochs or _epochs_property(name) in table.metadata.properties:
+        properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
+    if position.marks or _marks_property(name) in table.metadata.properties:
+        properties[_marks_property(name)] = json.dumps(to_json(position.marks))
+    return properties
 
 
 def _check_named(identifier: str, properties: Mapping[str, str]) -> None:

@@ -12,26 +12,25 @@ files, after which nobody can commit what was written for the one before. Files 
 loads are left to `IcebergTarget.vacuum`.
 
 While a load is refused, as the table was rolled back to before it or lost its properties, nothing
-is removed: what is left may be needed to put that right. Called by iceberg.py alone.
+is removed: what is left may be needed to put that right. Called by iceberg.py, and
+iceberg_rewind.py, which copies files likewise.
 """
 
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import FileFormat, ManifestContent
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.snapshots import Operation
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.commit import Stage
@@ -41,23 +40,16 @@ from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory,
 from pyspark_kafkalog.warehouse.targets.iceberg_files import (
     as_path,
     data_directory,
-    data_files,
-    file_url,
     with_field_ids,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_history import lineage
+from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import rules_of_table, same_type
-from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
-    IN_MEMORY,
-    commit_transaction,
-    require_unaltered,
-)
 from pyspark_kafkalog.warehouse.targets.staging import (
     check_staged,
     discard,
     new_load_id,
     remove_all_but,
-    staged_path,
 )
 from pyspark_kafkalog.warehouse.targets.upkeep import (
     SWEPT,
@@ -71,7 +63,7 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     written_portion,
 )
 
-_MAINTAIN = "kafkalog.maintain"
+_SAID = Said(Operation.REPLACE, {"kafkalog.maintain": "true"})
 _DAYS_MS = 24 * 60 * 60 * 1000
 _FIELD_ID = b"PARQUET:field_id"
 _METADATA_FILE = re.compile(r".+\.(avro|metadata\.json)")
@@ -126,7 +118,7 @@ class IcebergUpkeep:
         return wanted
 
     def _compact(self, table: Table) -> None:
-        schema = _file_schema(table)
+        schema = file_schema(table)
         live = _live_files(table)
         reason = next(rules_of_table(table), None)
         if reason is None and schema is None:
@@ -139,15 +131,13 @@ class IcebergUpkeep:
         wanted = table.properties.get("write.target-file-size-bytes", "")
         own = int(wanted) if wanted.isdecimal() and int(wanted) else FILE_BYTES
         file_bytes = self._asked.file_bytes or own
-        merges = fitting_merges(live, file_bytes, lambda file: _fits(file, schema), self._kept)
+        merges = fitting_merges(live, file_bytes, lambda file: fits_in(file, schema), self._kept)
         if self._asked.dry_run:
             self._kept.add(merges)
             return
         for portion in portions(merges, file_bytes):
-            load_id = new_load_id()
-            stage = Stage(load_id, os.path.join(data_directory(table), f"load-{load_id}"), schema)
-            make_directory(stage.path)
-            self._publish(table, stage, written_portion(stage, portion, _by_id(schema)))
+            stage = new_stage(table, schema)
+            self._publish(table, stage, written_portion(stage, portion, by_id(schema)))
 
     def _publish(self, planned: Table, stage: Stage, merges: Sequence[Merge]) -> None:
         """Publishes those of the merges whose files nobody has replaced meanwhile."""
@@ -164,40 +154,10 @@ class IcebergUpkeep:
                 return
             written = [file for merge in valid for file in merge.written]
             check_staged(stage, written, SWEPT)
-            if self._replace(table, stage, valid):
+            if replace_files(self._newest, table, stage, valid, _SAID):
                 remove_all_but(stage, written)
                 self._kept.add(valid)
                 return
-
-    def _replace(self, table: Table, stage: Stage, merges: Sequence[Merge]) -> bool:
-        """Whether this was the commit that followed the state of `table`."""
-        base = table.metadata_location
-        table.metadata.properties.update(IN_MEMORY)
-        transaction = table.transaction()
-        require_unaltered(table, transaction)
-        files = {
-            file_url(table, staged_path(stage, file.name)): (file, merge.files[0].source.partition)
-            for merge in merges
-            for file in merge.written
-        }
-        with _ReplaceFiles(transaction, {_MAINTAIN: stage.load_id}) as update:
-            for merge in merges:
-                for old in merge.files:
-                    update.delete_data_file(old.source)
-            for new in data_files(table, table.schema(), files):
-                update.append_data_file(new)
-        try:
-            commit_transaction(table, transaction)
-        except Exception as error:
-            # pyiceberg's errors have no root of their own. Whatever it was, the commit may be
-            # there and its answer lost.
-            newest = self._newest()
-            if any(_said(each) == stage.load_id for each in newest.snapshots()):
-                return True
-            if isinstance(error, CommitFailedException) and newest.metadata_location != base:
-                return False
-            raise
-        return True
 
     def _expire(self) -> None:
         table = self._newest()
@@ -221,20 +181,12 @@ class IcebergUpkeep:
         self._kept.removed += unnamed
 
 
-class _ReplaceFiles(_OverwriteFiles):
-    """A snapshot with other files and the same rows, which pyiceberg has no word for."""
-
-    def __init__(self, transaction: Transaction, summary: dict[str, str]) -> None:
-        io = transaction._table.io
-        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=summary)
-
-    def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
-        summary = super()._summary(dict(snapshot_properties))
-        return Summary(Operation.REPLACE, **summary.additional_properties)
-
-
-def _said(snapshot: Snapshot) -> str | None:
-    return snapshot.summary.get(_MAINTAIN) if snapshot.summary else None
+def new_stage(table: Table, schema: pa.Schema) -> Stage:
+    """For copies of files of the table."""
+    load_id = new_load_id()
+    stage = Stage(load_id, os.path.join(data_directory(table), f"load-{load_id}"), schema)
+    make_directory(stage.path)
+    return stage
 
 
 def _rules(table: Table) -> tuple[Any, ...]:
@@ -242,7 +194,7 @@ def _rules(table: Table) -> tuple[Any, ...]:
     return metadata.current_schema_id, metadata.default_spec_id, metadata.format_version
 
 
-def _file_schema(table: Table) -> pa.Schema | None:
+def file_schema(table: Table) -> pa.Schema | None:
     """The columns of files with the table's rows; None where these are of types that cannot be
     written here as they are."""
     there = schema_to_pyarrow(table.schema(), include_field_ids=False)
@@ -255,46 +207,65 @@ def _file_schema(table: Table) -> pa.Schema | None:
 
 
 def _live_files(table: Table) -> list[LiveFile] | None:
-    """The table's files as its partition spec has them now, in the order in which they came; None
-    where there are delete files."""
+    """The table's files that can be copied, in the order in which they came; None where there are
+    delete files."""
+    found = all_files(table)
+    return None if found is None else [file for file, odd in found if odd is None]
+
+
+def all_files(table: Table) -> list[tuple[LiveFile, str | None]] | None:
+    """The table's files, in the order in which they came, each with what is in the way of a copy;
+    None where there are delete files."""
     snapshot = table.current_snapshot()
-    found: list[tuple[int, LiveFile]] = []
+    found: list[tuple[int, LiveFile, str | None]] = []
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         entries = manifest.fetch_manifest_entry(table.io)
         if manifest.content == ManifestContent.DELETES and entries:
             return None
-        if manifest.partition_spec_id == table.spec().spec_id:
-            found += [
-                (entry.sequence_number or 0, _live_file(table, entry.data_file))
-                for entry in entries
-                if entry.data_file.file_format == FileFormat.PARQUET
-                and re.match("/|file:", entry.data_file.file_path)
-            ]
-    return [file for _, file in sorted(found, key=lambda each: (each[0], each[1].key))]
+        is_current = manifest.partition_spec_id == table.spec().spec_id
+        for entry in entries:
+            file = entry.data_file
+            odd = _odd(file) or (None if is_current else "it is of an earlier partition spec")
+            number = entry.sequence_number or 0
+            found.append((number, _live_file(table, file, odd is None), odd))
+    return [(file, odd) for _, file, odd in sorted(found, key=lambda each: (each[0], each[1].key))]
 
 
-def _live_file(table: Table, file: IcebergFile) -> LiveFile:
+def _odd(file: IcebergFile) -> str | None:
+    if file.file_format != FileFormat.PARQUET:
+        return "it is no Parquet file"
+    return None if re.match("/|file:", file.file_path) else "it is not on this machine"
+
+
+def _live_file(table: Table, file: IcebergFile, is_plain: bool) -> LiveFile:
+    """`is_plain`: nothing about it is odd."""
+    if not is_plain:
+        path = re.sub(r"\Afile:/*", "/", file.file_path)
+        return LiveFile(file.file_path, path, file.file_size_in_bytes, (), file)
     path = as_path(".".join(table.name()), file.file_path)
     names = [field.name for field in table.spec().fields]
     partition = tuple((name, repr(file.partition[number])) for number, name in enumerate(names))
     return LiveFile(file.file_path, path, file.file_size_in_bytes, partition, file)
 
 
-def _fits(file: LiveFile, schema: pa.Schema) -> bool:
+def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
+    """Whether the file can be copied into one with the columns of `schema`."""
     try:
         there = pq.read_schema(file.path)
     except FileNotFoundError:
         return False
     if not all(_id(field) for field in there):
         return False
-    where = _by_id(schema)(there)
-    return fits(file.path, schema, _by_id(schema)) and all(
+    where = by_id(schema)(there)
+    return fits(file.path, schema, by_id(schema)) and all(
         index is None or _ids_within(there.field(index).type) == _ids_within(wanted.type)
         for index, wanted in zip(where, schema, strict=True)
     )
 
 
-def _by_id(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
+def by_id(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
+    """Where a file has the columns of `schema`."""
+
     def where(there: pa.Schema) -> list[int | None]:
         indices = {_id(field): index for index, field in enumerate(there)}
         return [indices.get(_id(field)) for field in schema]

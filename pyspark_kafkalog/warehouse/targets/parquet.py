@@ -37,6 +37,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidOptionError, LoadConflictError, TargetError
+from pyspark_kafkalog.source.offsets import describe
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
@@ -52,7 +53,7 @@ from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.commit_file import (
     CommitLog,
-    forgetting_commit,
+    moving_commit,
     next_commit,
     sweeping_commit,
 )
@@ -61,6 +62,7 @@ from pyspark_kafkalog.warehouse.targets.parquet_columns import (
     joined_columns,
     types_of,
 )
+from pyspark_kafkalog.warehouse.targets.rewound import Rewind, Rewound, StepBack, would_double
 from pyspark_kafkalog.warehouse.targets.staging import check_size, new_load_id
 from pyspark_kafkalog.warehouse.targets.storage import (
     KNOWN_TO_OTHERS,
@@ -126,7 +128,7 @@ class ParquetTarget:
     def history(self) -> Iterator[CommitRecord]:
         with self._explained(f"read the commits of {self._storage}"):
             for commit in reversed(self._log):
-                if commit.ranges:  # else it forgets a load, or sweeps
+                if commit.ranges:  # else it moves a load, or sweeps
                     at = commit.committed_at_ms
                     yield CommitRecord(commit.name, commit.commit_id, at, commit.gaps)
 
@@ -194,11 +196,54 @@ class ParquetTarget:
             load_id = new_load_id()
             self._storage.make_stage(load_id)
             while True:
-                if self._log.publish(forgetting_commit(newest, name, load_id)):
+                if self._log.publish(moving_commit(newest, name, load_id, NOWHERE)):
                     break
                 newest = self._settle()
             self._settle()
             return True
+
+    def rewind(self, asked: Rewind) -> Rewound:
+        """A commit without files. What others brought of the records, their ranges say."""
+        with self._explained(f"rewind load {asked.name!r} in {self._storage}"):
+            load_id = ""
+            while True:
+                newest = self._settle()
+                step = asked.step_from(_position(newest, asked.name), str(self))
+                self._refuse_rows(asked, step)
+                if not step.ranges:
+                    return Rewound()
+                if not load_id:
+                    load_id = new_load_id()
+                    self._storage.make_stage(load_id)
+                if self._log.publish(moving_commit(newest, asked.name, load_id, step.position)):
+                    break
+            self._settle()
+            return Rewound(step.ranges)
+
+    def _refuse_rows(self, asked: Rewind, step: StepBack) -> None:
+        """Raises WouldDoubleError where commits with rows passed records from the places on."""
+        found = [
+            commit
+            for commit in self._log
+            if commit.files
+            and any(
+                piece.until_offset > step.places.get(piece.topic_partition, piece.until_offset)
+                for piece in commit.ranges
+            )
+        ]
+        rows = sum(file.records for commit in found for file in commit.files)
+        if rows:
+            raise would_double(
+                f"{self} has up to {rows:,} rows of {describe(step.places)} from the offsets on to "
+                f"which load {asked.name!r} is to go back, in the files of {len(found)} commits, "
+                "and would get them a second time; nothing was changed. Files of a Parquet target "
+                "are not written anew, so no rows can be deleted from them: load into another "
+                "directory, with `starting` (--from) where the records are right, or into a "
+                "delta:, iceberg: or sql: target, where rows can go (truncate_after). To land the "
+                f"records a second time, start over: pyspark_kafkalog.forget(target, {asked.name!r}"
+                ") or kafkalog load --forget, and then `starting` at these offsets",
+                rows,
+            )
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """A commit without files names the idle stages as abandoned, as any other one would."""

@@ -48,6 +48,7 @@ from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
+from pyspark_kafkalog.warehouse.targets.rewound import Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_database import Database, Tries
 from pyspark_kafkalog.warehouse.targets.sql_evolution import (
@@ -57,6 +58,7 @@ from pyspark_kafkalog.warehouse.targets.sql_evolution import (
     without_altered,
 )
 from pyspark_kafkalog.warehouse.targets.sql_records import Records, forgotten_id
+from pyspark_kafkalog.warehouse.targets.sql_rewind import go_back
 from pyspark_kafkalog.warehouse.targets.sql_tables import (
     Found,
     TableName,
@@ -224,6 +226,13 @@ class SqlTarget:
                         if records.newest(name) == newest and not tries.may_go_on(error):
                             raise
                 tries.pause()
+
+    def rewind(self, asked: Rewind) -> Rewound:
+        with self._database.explained(f"rewind load {asked.name!r} in {self}"):
+            if self._database.is_missing_file():
+                # Which says that there is no such load.
+                asked.step_from(NOWHERE, str(self))
+            return go_back(self._database, self._table, asked, str(self))
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Staged files name no database: those of any load by way of this machine's directory are

@@ -3,7 +3,8 @@
     kafkalog_commits   a row for each load: TABLE, load name, number from 1, load id, time, records,
                        how many rows the name then had in kafkalog_offsets, and a digest of all its
                        rows there, in kafkalog_topics and kafkalog_epochs; one of load id
-                       `forgotten-...` where the name was told to start over
+                       `forgotten-...` where the name was told to start over, `rewound-...` where it
+                       was to go back
     kafkalog_offsets   where each load goes on: TABLE, load name, topic, partition, next offset
     kafkalog_topics    the ids of these topics: TABLE, load name, topic, topic id
     kafkalog_epochs    the leader epochs of their partitions when they were planned: TABLE, load
@@ -45,7 +46,7 @@ from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, T
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 
-_FORGOTTEN = "forgotten-"
+_FORGOTTEN, _REWOUND = "forgotten-", "rewound-"
 _COUNT, _DIGEST = "partitions", "position_digest"
 
 # Also of tables that lack a column.
@@ -224,7 +225,7 @@ class Records:
             name, number, at_ms = row.load_name, row.commit_number, _time_ms(row.committed_at)
             # Numbers, not the clocks of several drivers, say which of a name's commits came later.
             latest_ms[name] = max(at_ms, latest_ms.get(name, at_ms))
-            if _commits(row):
+            if _commits(row) and not row.load_id.startswith(_REWOUND):
                 commit = CommitRecord(
                     name, str(number), at_ms, tuple(given_up.get((name, number), ()))
                 )
@@ -440,8 +441,13 @@ def forgotten_id() -> str:
     return _FORGOTTEN + new_load_id()
 
 
+def rewound_id() -> str:
+    """A load id for a row that says that a name was told to go back."""
+    return _REWOUND + new_load_id()
+
+
 def _commits(newest: Any) -> bool:
-    """Whether a load's newest row in kafkalog_commits is a commit."""
+    """Whether a load's newest row in kafkalog_commits leaves it a place to go on from."""
     return newest is not None and not newest.load_id.startswith(_FORGOTTEN)
 
 

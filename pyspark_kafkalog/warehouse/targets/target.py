@@ -22,6 +22,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
+from pyspark_kafkalog.warehouse.targets.rewound import Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 from pyspark_kafkalog.warehouse.topic_places import refuse_topic
@@ -82,6 +83,11 @@ class Target(Protocol):
         """Forgets in one commit where load `name` goes on, offsets and topic ids, so that its next
         load is a first one; False when there was nothing to forget. Rows stay. A load of that name
         which is at work ends in LoadConflictError."""
+
+    def rewind(self, asked: Rewind) -> Rewound:
+        """Takes a load back in one commit, with the rows that it would double if that is asked for,
+        else not where there are any. A load of that name which is at work ends in
+        LoadConflictError. Raises InvalidOptionError, WouldDoubleError."""
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         """Removes what no commit names and no load has touched for `idle_s`; returns paths. What is

@@ -40,8 +40,9 @@ _DONE_OF_FOUR = 3
 _MANY = 5
 _READ_ROWS = 16_384
 _READ_BYTES = 8 * 1024 * 1024
-# However large a file becomes by other encodings than it had, it is one.
-_ONE_FILE = Layout(file_bytes=2 * MOST_FILE_BYTES)
+
+ONE_FILE = Layout(file_bytes=2 * MOST_FILE_BYTES)
+"""However large a file becomes by other encodings than it had, it is one."""
 
 Partition: TypeAlias = tuple[tuple[str, str | None], ...]
 
@@ -176,8 +177,8 @@ def fits(path: str, schema: pa.Schema, columns: Columns) -> bool:
 def written(stage: Stage, merge: Merge, columns: Columns) -> Merge:
     """The merge with the file that its rows were written to, in the directory of `stage`."""
     rows = sum(pq.read_metadata(file.path).num_rows for file in merge.files)
-    batches = (batch for file in merge.files for batch in _batches(file, stage.schema, columns))
-    found = list(write_files(stage, "compacted", batches, _ONE_FILE))
+    batches = (batch for file in merge.files for batch in batches_of(file, stage.schema, columns))
+    found = list(write_files(stage, "compacted", batches, ONE_FILE))
     copied = sum(file.records for file in found)
     if copied != rows:
         raise TargetError(
@@ -195,7 +196,8 @@ def written_portion(stage: Stage, merges: Sequence[Merge], columns: Columns) -> 
         raise
 
 
-def _batches(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[pa.RecordBatch]:
+def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that `fits`, with the columns of the table."""
     wanted = storable(schema)
     with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as source:
         footer = source.metadata

@@ -143,6 +143,7 @@ def test_what_concerns_all_topics_is_said_once(tmp_path: Path) -> None:
         pyspark_kafkalog.load_status,
         pyspark_kafkalog.maintain,
         lambda target: pyspark_kafkalog.forget(target, "nightly"),
+        lambda target: pyspark_kafkalog.rewind(target, "nightly", "earliest"),
         lambda target: pyspark_kafkalog.loaded_offsets(target, "nightly"),
     ):
         with pytest.raises(InvalidOptionError, match="the target of one"):

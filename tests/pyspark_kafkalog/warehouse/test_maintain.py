@@ -23,8 +23,8 @@ from pyspark_kafkalog.warehouse.rows.layout import make_layout
 from pyspark_kafkalog.warehouse.targets import (
     delta_entry,
     delta_upkeep,
+    iceberg_replacement,
     iceberg_transaction,
-    iceberg_upkeep,
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.upkeep import LiveFile, Upkeep, merges_of
@@ -195,7 +195,7 @@ def before_the_entry(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) 
     """Has `do` done right before a compaction is published, once."""
     ways: list[tuple[Any, str, Any]] = [
         (delta_upkeep, "write_entry", delta_entry.write_entry),
-        (iceberg_upkeep, "commit_transaction", iceberg_transaction.commit_transaction),
+        (iceberg_replacement, "commit_transaction", iceberg_transaction.commit_transaction),
     ]
 
     def replaced(publish: Any) -> Any:
