@@ -15,12 +15,12 @@ A task has one thread and one DeadLetters; the producer is made for the first le
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 import pyarrow as pa
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import BrokerResponseError, TopicAlreadyExistsError
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.arrow.schema import HEADERS_TYPE
@@ -28,7 +28,7 @@ from pyspark_kafkalog.client.admin import create_topic, topic_property
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, sentence
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.source.options import SinkOptions
 from pyspark_kafkalog.source.partitions import SubscribePattern, Subscription
@@ -131,7 +131,7 @@ def checked_topic(name: str | None) -> str | None:
 def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None) -> None:
     """Makes the topics for the letters of `topics`, where they are not there.
 
-    Raises InvalidOptionError for one that is compacted.
+    Raises InvalidOptionError for one that is compacted, or that the brokers refuse to make.
     """
     there = cluster.topics(None).keys()
     largest_bytes: dict[str, int] = {}
@@ -146,9 +146,17 @@ def make_topics(cluster: Cluster, topics: Iterable[str], letters_to: str | None)
     for letters, largest in sorted(largest_bytes.items()):
         size = min(largest + _ROOM_BYTES, (1 << 31) - 1)
         configs = {"max.message.bytes": str(size)} if largest else {}
-        # Another load may be faster.
-        with suppress(TopicAlreadyExistsError):
+        try:
             create_topic(cluster, letters, configs={"cleanup.policy": "delete", **configs})
+        except TopicAlreadyExistsError:
+            pass  # Another load was faster.
+        except BrokerResponseError as error:
+            if error.retriable:
+                raise
+            raise InvalidOptionError(
+                f"the topic {letters} for dead letters cannot be made: {sentence(error)}. Make it, "
+                "or name another dead_letter_topic (--dead-letter-topic)"
+            ) from error
 
 
 def _check_kept(cluster: Cluster, letters: str) -> None:

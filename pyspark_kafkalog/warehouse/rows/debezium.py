@@ -7,8 +7,9 @@ Two forms, told apart by the fields of the schema:
                   delete.tombstone.handling.mode=rewrite: the row itself, and whether it is deleted
 
 Either may be the `payload` of Kafka Connect's JSON with schemas. Truncations (op t) and messages
-(m) are about no row, and bad values. A tombstone, which follows a deletion, is left to whoever
-knows the record's key. Made on the driver; travels pickled to tasks.
+(m) are about no row, and bad values. So are rows with PLACEHOLDER, which Debezium puts in the place
+of a long text that did not change: to load it would overwrite that. A tombstone, which follows a
+deletion, is left to whoever knows the record's key. Made on the driver; travels pickled to tasks.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED
 
 DEBEZIUM = "debezium"
+PLACEHOLDER = "__debezium_unavailable_value"
 _FLAT = "__deleted"
+_LOG_IT = "have the database log unchanged values, too (PostgreSQL: REPLICA IDENTITY FULL)"
 _PUTS = pa.array(["c", "u", "r"])
 
 
@@ -53,6 +56,10 @@ class DebeziumRows:
         unknown = pc.invert(pc.or_(pc.or_(is_deleted, is_put), pc.is_null(values)))
         rows = pc.indices_nonzero(unknown).to_pylist()
         errors = {row: self._reason(event, row) for row in rows}
+        for field, column in zip(fields, columns, strict=False):
+            found = pc.and_(_is_placeholder(column), pc.invert(is_deleted))
+            missing = pc.indices_nonzero(pc.fill_null(found, False)).to_pylist()
+            errors |= dict.fromkeys(missing, f"{field.name} is {PLACEHOLDER}: {_LOG_IT}")
         return Decoded(made, {**errors, **decoded.errors})
 
     def _row_fields(self) -> list[pa.Field]:
@@ -90,6 +97,17 @@ def _fields(kind: pa.DataType) -> dict[str, pa.DataType]:
 def _field(column: pa.StructArray, name: str) -> pa.Array:
     """A field, which is null where the struct is."""
     return column.flatten()[column.type.get_field_index(name)]
+
+
+def _is_placeholder(column: pa.Array) -> pa.Array:
+    """Also within a list, as arrays have it."""
+    kind = column.type
+    if pa.types.is_list(kind):
+        first = pc.list_slice(column, 0, 1, return_fixed_size_list=True)
+        return _is_placeholder(pc.list_element(first, 0))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pc.equal(column, pa.scalar(PLACEHOLDER.encode()).cast(kind))
+    return pa.repeat(pa.scalar(False), len(column))
 
 
 def _truth(column: pa.Array) -> pa.Array:

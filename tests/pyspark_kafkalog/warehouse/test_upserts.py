@@ -174,10 +174,15 @@ def test_rewritten_change_events_are_rows(topic: Topic, table: SqliteTable) -> N
     assert table.query("SELECT id, note FROM orders") == [(2, "y")]
     topic.send((b"2", {"id": 2, "note": "bare", "__deleted": "true"}))
     topic.send((b"3", {"payload": {"id": 3, "__deleted": "?"}}))
+    unknown = {"id": 2, "note": "__debezium_unavailable_value", "__deleted": "false"}
+    topic.send((b"2", {"payload": unknown}))
     with pytest.raises(BadRecordError, match="at offset 3 cannot be decoded: it holds no change"):
         topic.load(table, **rewritten)
-    assert topic.load(table, **rewritten, on_error="deadletter").bad_records == 2
+    assert topic.load(table, **rewritten, on_error="deadletter").bad_records == 3
     assert table.query("SELECT id, note FROM orders") == [(2, "y")]
+    topic.send((b"2", {"payload": {**unknown, "__deleted": "true"}}))
+    topic.load(table, **rewritten)
+    assert table.query("SELECT id, note FROM orders") == []
 
 
 @pytest.mark.slow

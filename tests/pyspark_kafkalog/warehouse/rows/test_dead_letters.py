@@ -106,3 +106,13 @@ def test_letters_are_not_compacted_away() -> None:
             refusal = r"letters, which is compacted: .* cleanup\.policy to delete"
             with pytest.raises(InvalidOptionError, match=refusal):
                 make_topics(cluster, ["orders"], "letters")
+
+
+def test_a_topic_that_cannot_be_made_is_told_with_what_to_change() -> None:
+    longest = "x" * 249
+    with EmbeddedBroker() as broker:
+        config = ClientConfig.from_options({"bootstrap.servers": broker.bootstrap_servers})
+        with Cluster(config) as cluster:
+            create_topic(cluster, longest)
+            with pytest.raises(InvalidOptionError, match=r"cannot be made.*dead_letter_topic"):
+                make_topics(cluster, [longest], None)
