@@ -142,13 +142,15 @@ _INSTEAD_OF_LOADING = (
         metavar="PLACE",
         help="Load nothing, but have the load --name go back to PLACE, written as for --from, from "
         "where its next load lands again; refused where it would land rows a second time. Brokers "
-        "are asked if they are named, and must be unless PLACE is offsets as JSON.",
+        "are asked if they are named, and must be unless PLACE is offsets as JSON and no rows are "
+        "deleted.",
     ),
     click.option(
         "--truncate-after",
         is_flag=True,
         help="Of --rewind: delete the rows that would be landed a second time, in the same "
-        "commit; Delta, Iceberg and SQL targets.",
+        "commit; Delta, Iceberg and SQL targets. Rows whose records may be gone stay, and are an "
+        "error, unless --option failOnDataLoss=false.",
     ),
 )
 

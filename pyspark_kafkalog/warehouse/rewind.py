@@ -1,8 +1,8 @@
 """`pyspark_kafkalog.rewind`: a load name goes back to earlier offsets, and lands from there again.
 
 What it had landed from there on is refused or deleted in the same commit of the target. Brokers
-are asked where the place is not given in offsets, and, where `options` name some, whether the
-records are still there. Runs on the driver, without Spark; beside loads, too: one of that name
+are asked where the place is not given in offsets, and whether the records of rows that are deleted
+are still there. Runs on the driver, without Spark; beside loads, too: one of that name
 which is at work ends in LoadConflictError.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.client.admin import topic_property
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import (
@@ -22,6 +23,7 @@ from pyspark_kafkalog.source.offsets import (
     TimeLimit,
     describe,
     parse_start,
+    report_data_loss,
     resolve,
     to_json,
 )
@@ -39,6 +41,8 @@ from pyspark_kafkalog.warehouse.targets.rewound import Rewind, known_offsets
 from pyspark_kafkalog.warehouse.targets.target import open_target
 
 _WHAT_TO_READ = ("subscribe", "subscribepattern", "assign", "starting", "ending")
+_POLICY = "cleanup.policy"
+_NAME_THEM = "name them (kafka.bootstrap.servers in options, --bootstrap-servers)"
 _NO_OPTIONS: Mapping[str, str] = {}
 
 
@@ -71,8 +75,9 @@ def rewind(
     Rows that the next load would land a second time are an error, with their number; with
     `truncate_after` they are deleted in the same commit. Parquet targets cannot do that, nor tables
     that are upserted, and these need not. Raises InvalidOptionError, WouldDoubleError, TargetError;
-    DataLossError for records that are gone, unless the option failOnDataLoss is false, when the
-    load goes back to the first that is there; TopicRecreatedError.
+    TopicRecreatedError; DataLossError for records that are gone or, as rows are to be deleted, may
+    be, as their topic is compacted. With the option failOnDataLoss false the load then goes back to
+    the first that is there, and rows are deleted also where no brokers are named.
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError("say which load to rewind by its name, for example nightly")
@@ -85,14 +90,16 @@ def rewind(
     source = _source(options, partitions)
     if source is not None:
         places = _looked_up(source, limit, partitions, position, name)
-    elif isinstance(limit, OffsetLimit) and len(limit.named_offsets()) == len(partitions):
-        places = limit.named_offsets()
+        if truncate_after:
+            _refuse_losses(source, {each: known[each] for each in places if each in known})
     else:
-        raise InvalidOptionError(
-            "which offsets that is, brokers have to be asked: name them (kafka.bootstrap.servers "
-            "in options, --bootstrap-servers), or give offsets, such as "
-            f"{json.dumps(to_json(known))} where the load is now"
-        )
+        places = _unasked(limit, partitions, known)
+        if truncate_after and _is_strict(options):
+            raise InvalidOptionError(
+                "truncate_after deletes rows, and whether the records of these are still there, "
+                f"brokers have to be asked: {_NAME_THEM}, or set failOnDataLoss to false (--option "
+                "failOnDataLoss=false), for rows that may not come again"
+            )
     is_exact = isinstance(limit, OffsetLimit) and limit.by_partition is not None
     done = opened.rewind(Rewind(name, places, is_exact, truncate_after))
     return RewindResult(name, str(opened), tuple(done.ranges), done.deleted_rows)
@@ -141,6 +148,45 @@ def _source(
     for topic, partition in partitions:
         assigned.setdefault(topic, []).append(partition)
     return batch_options({**given, "assign": json.dumps(assigned)})
+
+
+def _unasked(limit: Limit, partitions: Sequence[TopicPartition], known: Offsets) -> Offsets:
+    """The offsets that were given. Raises InvalidOptionError for what brokers alone know."""
+    if isinstance(limit, OffsetLimit) and len(limit.named_offsets()) == len(partitions):
+        return limit.named_offsets()
+    raise InvalidOptionError(
+        f"which offsets that is, brokers have to be asked: {_NAME_THEM}, or give offsets, such as "
+        f"{json.dumps(to_json(known))} where the load is now"
+    )
+
+
+def _is_strict(options: Mapping[str, str]) -> bool:
+    given = {key.lower(): str(value).lower() for key, value in options.items()}
+    return given.get("failondataloss", "true") != "false"
+
+
+def _refuse_losses(source: SourceOptions, now: Offsets) -> None:
+    """Reports what of the records before these places would not be landed again, though their log
+    begins early enough."""
+    with Cluster(source.client, fails_fast=True) as cluster:
+        policies = {each.topic: topic_property(cluster, each.topic, _POLICY) for each in now}
+        bounds = log_bounds(cluster, list(now))
+    for topic, policy in sorted(policies.items()):
+        if policy == "delete":
+            continue
+        is_so = "is compacted" if policy else "may be compacted, which the brokers do not tell"
+        report_data_loss(
+            f"Topic {topic} {is_so}: records of rows that are to be deleted may be gone, and "
+            "would not come again.",
+            source.fail_on_data_loss,
+        )
+    for each, place in sorted(now.items()):
+        if place > bounds.latest[each]:
+            report_data_loss(
+                f"Partition {describe([each])} ends at offset {bounds.latest[each]}, and its rows "
+                f"are of records up to {place}, which would not come again.",
+                source.fail_on_data_loss,
+            )
 
 
 def _looked_up(

@@ -137,7 +137,26 @@ def test_brokers_that_are_named_have_to_answer(table: DeltaLakeTable) -> None:
     with pytest.raises(BrokersUnreachableError):
         rewind(table.name, "nightly", {TOPIC: {"0": 1}}, True, nobody)
     assert table.offsets("nightly") == {0: 6, 1: 6}
-    assert rewind(table.name, "nightly", {TOPIC: {"0": 1}}, True).deleted_rows == 5
+    with pytest.raises(InvalidOptionError, match=r"deletes rows.*have to be asked.*failOnDataLoss"):
+        rewind(table.name, "nightly", {TOPIC: {"0": 1}}, True)
+    assert table.offsets("nightly") == {0: 6, 1: 6}
+    unasked = {"failOnDataLoss": "false"}
+    assert rewind(table.name, "nightly", {TOPIC: {"0": 1}}, True, unasked).deleted_rows == 5
+
+
+def test_rows_stay_whose_records_may_be_gone(
+    table: DeltaLakeTable, options: dict[str, str], cluster: Cluster
+) -> None:
+    load(table.open(), "nightly", 7)
+    with pytest.raises(DataLossError, match="ends at offset 6, and its rows are of records up to"):
+        rewind(table.name, "nightly", {TOPIC: {"0": 1}}, True, options)
+    admin.delete_topics(cluster, [TOPIC])
+    admin.create_topic(cluster, TOPIC, 2, configs={"cleanup.policy": "compact,delete"})
+    with pytest.raises(DataLossError, match="Topic orders is compacted: records of rows"):
+        rewind(table.name, "nightly", {TOPIC: {"0": 0}}, True, options)
+    assert table.rows() == expected_rows("nightly", 7)
+    goes_on = {**options, "failOnDataLoss": "false"}
+    assert rewind(table.name, "nightly", {TOPIC: {"0": 0}}, True, goes_on).deleted_rows == 7
 
 
 def test_the_command_asks_the_brokers(
