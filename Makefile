@@ -52,13 +52,13 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto /usr/bin/kcat /usr/lib/postgresql build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
+test: install $(PEERS)/moto $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
 	$(MAKE) -j2 core42 uncompiled
 
-test-slow: install peers /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
+test-slow: install peers $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(SLOW_TEST_PROCESSES) $(BY_FILE) -m "slow and not long" $(PYTEST_ARGS)
 
 
@@ -205,6 +205,10 @@ build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(
 $(PEERS)/moto: | $(VENV)/.development
 	$(PIP) -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
 	mv $@.new $@
+
+# Three kinds of JVMs start some hundred times.
+$(PEERS)/classes: $(PEERS)/kafka | $(VENV)/.development $(VENV)/.compiled
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m tests.support.class_archives
 
 /usr/bin/kcat:
 	apt-get update -qq && apt-get install -y -qq kcat

@@ -25,7 +25,7 @@ from pyspark_kafkalog.client.admin import create_topic
 from pyspark_kafkalog.client.cluster import LATEST
 from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
-from tests.support.kafka_server import PEERS
+from tests.support.jvm import PEERS
 
 GROUP = "Broker"
 BEYOND = "Broker, beyond the goals"

@@ -23,7 +23,8 @@ from pyspark_kafkalog.client.admin import create_topic, delete_topics
 from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.compile_pyspark import imported_archives
-from tests.support.kafka_server import PEERS, KafkaServer
+from tests.support.jvm import PEERS
+from tests.support.kafka_server import KafkaServer
 
 KAFKA, SPARK_CONNECTOR = "Apache Kafka", "spark-sql-kafka-0-10"
 OURS, THEIRS = "kafkalog", "kafka"

@@ -6,21 +6,23 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from tests.support.jvm import SHORT_LIVED, short_lived
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
-# Spark lives for a minute here: compiling for speed and collecting garbage in parallel would take
-# half of the processors' time. The first is for its JVM, the second for what starts that.
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The first is for Spark's JVM, the second for the one that starts it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(short_lived(f"spark-{version('pyspark')}")))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(SHORT_LIVED))
 
 # What a shell runs in its background ignores Ctrl-C, and so does all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

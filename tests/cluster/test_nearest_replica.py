@@ -14,8 +14,9 @@ from broker.config.broker import RACK_AWARE
 from tests.cluster.producing import Producing, read
 from tests.support.broker_child import BrokerChild
 from tests.support.cluster import Cluster
+from tests.support.jvm import peer_java
 from tests.support.kafka_member import require_kafka_with_zookeeper
-from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.kafka_server import require_kafka
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.scraping import address_of, scrape
 
@@ -119,7 +120,7 @@ def java_consumer(jars: str, bootstrap: str, rack: str, count: int) -> list[str]
     """What Apache Kafka's console consumer reads of `t`."""
     done = subprocess.run(
         [
-            *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{PEERS}/{jars}/*"),
+            *peer_java(jars, "-Xmx256m"),
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", bootstrap, "--topic", "t", "--from-beginning"),
             *("--consumer-property", f"client.rack={rack}", "--max-messages", str(count)),

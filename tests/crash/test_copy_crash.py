@@ -31,7 +31,8 @@ from tests.crash.history import read_history
 from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
-from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.jvm import peer_java
+from tests.support.kafka_server import require_kafka
 from tests.support.patience import at_random, wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
@@ -178,8 +179,7 @@ def python_command(run: Run, library: str, number: int, client: str) -> list[str
 def java_command(run: Run, library: str, number: int, client: str) -> list[str]:
     """Kafka's own tool, of one partition: it ends at what was the end when it began."""
     return [
-        *("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{PEERS}/kafka/*"),
+        *peer_java("kafka", "-Xmx96m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         "org.apache.kafka.tools.TransactionalMessageCopier",
         *("--broker-list", run.server.bootstrap_servers),
         *("--input-topic", SOURCE, "--input-partition", str(number)),

@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker_child import broker_under_test
-from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.jvm import peer_java
+from tests.support.kafka_server import require_kafka
 from tests.support.present import present
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -53,8 +54,7 @@ class JavaTools:
     def __call__(self, tool: str, *arguments: str, stdin: str = "", check: bool = True) -> str:
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         command = [
-            *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-            *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{PEERS}/{self._jars}/*"),
+            *peer_java(self._jars, "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
             *(main_class, "--bootstrap-server", self._bootstrap, *arguments),
         ]
         done = subprocess.run(

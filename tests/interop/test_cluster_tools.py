@@ -10,7 +10,8 @@ from kafka import KafkaProducer
 
 from tests.interop.test_admin_tools import JavaTools
 from tests.support.cluster import Cluster
-from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.jvm import PEERS
+from tests.support.kafka_server import require_kafka
 from tests.support.patience import wait_until
 
 BYTES, RATE = 3_000_000, 300_000

@@ -4,7 +4,6 @@ The Java parts need the jars in `$KAFKALOG_PEERS/kafka` (default: `.peers` in th
 """
 
 import contextlib
-import os
 import shutil
 import subprocess
 import uuid
@@ -28,12 +27,12 @@ from tests.interop.test_groups import (
     until_read,
 )
 from tests.support.broker_child import BrokerChild
+from tests.support.jvm import PEERS, peer_java
 from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.interop
 
-ROOT = Path(__file__).parents[2]
-JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
+JARS = PEERS / "kafka"
 needs_jars = pytest.mark.skipif(
     not shutil.which("java") or not list(JARS.glob("kafka-tools-*.jar")),
     reason=f"needs java and Kafka's jars in {JARS}",
@@ -190,7 +189,7 @@ def test_members_go_on_when_the_broker_is_killed_and_started_again(
 
 
 def java(main_class: str, *arguments: str) -> str:
-    command = ["java", "-cp", f"{JARS}/*", main_class, *arguments]
+    command = [*peer_java("kafka"), main_class, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -214,7 +213,7 @@ def test_java_consumers_and_tools(
     topic = create_topic(broker.address)
     values = produce(broker.address, topic, 0)
     consumer = (
-        *("java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
+        *(*peer_java("kafka"), "org.apache.kafka.tools.consumer.ConsoleConsumer"),
         *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
         *("--from-beginning", "--command-property", "group.protocol=consumer"),
     )

@@ -3,11 +3,9 @@
 The jars lie in `$KAFKALOG_PEERS/kafka` (default: `.peers` in the repository root).
 """
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,10 +15,10 @@ from tests.broker.api.group_client import GroupClient
 from tests.broker.api.transaction_client import TransactionClient
 from tests.interop.group_members import ConfluentMember, until_shared
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.jvm import PEERS, peer_java
 from tests.support.patience import wait_until
 
-ROOT = Path(__file__).parents[2]
-JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
+JARS = PEERS / "kafka"
 
 pytestmark = [
     pytest.mark.interop,
@@ -38,7 +36,7 @@ GROUP = "java-tools"
 
 
 def java(main_class: str, *arguments: str) -> str:
-    command = ["java", "-cp", f"{JARS}/*", main_class, *arguments]
+    command = [*peer_java("kafka"), main_class, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker_child import broker_under_test
-from tests.support.kafka_server import PEERS, require_kafka
+from tests.support.jvm import peer_java
+from tests.support.kafka_server import require_kafka
 from tests.support.patience import attempts
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -45,8 +46,7 @@ def topic(bootstrap: str) -> str:
 
 def command(tool: str, *arguments: str) -> list[str]:
     return [
-        *("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-        *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{PEERS}/kafka/*"),
+        *peer_java("kafka", "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
         *(f"org.apache.kafka.tools.{tool}", *arguments),
     ]
 

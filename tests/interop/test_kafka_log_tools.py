@@ -18,10 +18,10 @@ from broker.log.log import Log
 from broker.log.validator import AppendRules
 from pyspark_kafkalog.record.control import TransactionMarker
 from tests.broker.log.batches import GZIP, LZ4, NOW_MS, SNAPPY, ZSTD, batch
+from tests.support.jvm import PEERS, peer_java
 from tests.support.records import batch_of
 
-ROOT = Path(__file__).parents[2]
-JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
+JARS = PEERS / "kafka"
 
 pytestmark = [
     pytest.mark.interop,
@@ -34,7 +34,7 @@ pytestmark = [
 
 
 def dump(paths: Sequence[Path], *options: str) -> str:
-    command = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.DumpLogSegments", *options]
+    command = [*peer_java("kafka"), "org.apache.kafka.tools.DumpLogSegments", *options]
     command += ["--files", ",".join(str(path) for path in paths)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout + done.stderr

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_child import broker_under_test
-from tests.support.kafka_server import PEERS
+from tests.support.jvm import PEERS, peer_java
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -161,7 +161,7 @@ class Kafka082:
     """Apache Kafka 0.8.2.2's own tools; they know no keys."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._java = ["java", "-cp", f"{OLD_JARS}/*"]
+        self._java = peer_java("kafka-0.8.2")
         self._where = ["--broker-list", bootstrap, "--topic", topic]
 
     def write(self, rows: Sequence[Row], codec: str) -> None:

@@ -1,11 +1,9 @@
 """Transactional producers of real clients, and Kafka's own tools for transactions, unmodified."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -19,9 +17,9 @@ from tests.broker.api.transaction_client import (
     stable_offset,
 )
 from tests.support.broker_child import BrokerChild, RawClient
+from tests.support.jvm import PEERS, peer_java
 
-ROOT = Path(__file__).parents[2]
-JARS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")) / "kafka"
+JARS = PEERS / "kafka"
 # Transactions that nobody added a partition to hang, as before KIP-890: for the tools to find.
 PROPERTIES = {"transaction.partition.verification.enable": "false"}
 COMMITS = (True, False, True)
@@ -48,7 +46,7 @@ def client(broker: BrokerChild) -> Iterator[RawClient]:
 
 
 def java(main_class: str, *arguments: str) -> str:
-    command = ["java", "-cp", f"{JARS}/*", f"org.apache.kafka.tools.{main_class}", *arguments]
+    command = [*peer_java("kafka"), f"org.apache.kafka.tools.{main_class}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -20,7 +20,8 @@ from pyspark.sql.functions import expr
 
 from pyspark_kafkalog import DefaultSource
 from tests.spark.conftest import ROOT, Topics
-from tests.support.kafka_server import PEERS, KafkaServer, require_kafka
+from tests.support.jvm import PEERS
+from tests.support.kafka_server import KafkaServer, require_kafka
 from tests.support.patience import wait_for
 
 collect_ignore_glob = [] if pyspark.__version__.startswith("4.2.") else ["test_*.py"]

@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
 
 from tests.support.broker_child import BrokerChild
-from tests.support.kafka_member import SMALL_JVM, KafkaMember
+from tests.support.kafka_member import JAVA_OPTIONS, KafkaMember
 from tests.support.links import BrokerDoor, ZooKeeperWays
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, free_ports
@@ -59,7 +59,7 @@ class Cluster:
         kafka: Collection[int] = (),
         links: bool = False,
         ensemble: bool = False,
-        java_options: Sequence[str] = SMALL_JVM,
+        java_options: Sequence[str] = JAVA_OPTIONS,
     ) -> None:
         """`kafka`: those that are Apache Kafka's, with `java_options`; may be changed while they
         are down. `links`: all connections go through `doors` and `ways`, which can lose them; of

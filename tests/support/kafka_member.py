@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_server import PEERS
+from tests.support.jvm import PEERS, short_lived
 from tests.support.patience import EVENT_S, wait_until
 from tests.support.zookeeper import free_ports
 
 _JARS = PEERS / "kafka-zk"
-SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Of one that lives for a minute."""
+JAVA_OPTIONS = ("-Xmx256m", *short_lived("kafka-zk"))
 _SMALL = {
     "num.io.threads": "2",
     "num.network.threads": "2",
@@ -51,7 +50,7 @@ class KafkaMember:
         data_dir: Path,
         properties: Mapping[str, str],
         port: int = 0,
-        java_options: Sequence[str] = SMALL_JVM,
+        java_options: Sequence[str] = JAVA_OPTIONS,
     ) -> None:
         self.data_dir = data_dir
         self.port = port or free_ports(1)[0]

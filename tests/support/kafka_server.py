@@ -6,7 +6,6 @@ PASSWORD; OAUTHBEARER, unsigned tokens) on `sasl_port`, and with mutual TLS on `
 killed and started again.
 """
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,15 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jvm import PEERS, ROOT, peer_java, short_lived
 from tests.support.patience import attempts
 
-ROOT = Path(__file__).resolve().parents[2]
-PEERS = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute()
 CERTIFICATES = ROOT / "tests" / "pyspark_kafkalog" / "client" / "data"
 START_TIMEOUT_S = 60
 PASSWORD = "pa55word-of-alice"
-# It lives for a minute: compiling for speed would take longer than that saves.
-_SHORT_LIVED = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JAVA_OPTIONS = ("-Xmx512m", *short_lived("kafka"))
 
 
 def require_kafka() -> None:
@@ -45,7 +42,7 @@ class KafkaServer:
         directory: Path,
         properties: Mapping[str, str] | None = None,
         controller: "KafkaServer | None" = None,
-        java_options: Sequence[str] = _SHORT_LIVED,
+        java_options: Sequence[str] = _JAVA_OPTIONS,
         features: Mapping[str, int] | None = None,
     ) -> None:
         self._directory = directory
@@ -61,7 +58,8 @@ class KafkaServer:
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
             [
-                *(*self._java, "kafka.tools.StorageTool", "format", "-t", "kL0gInterop00000000001"),
+                *peer_java("kafka"),
+                *("kafka.tools.StorageTool", "format", "-t", "kL0gInterop00000000001"),
                 *("-c", str(self._config)),
                 *("--add-scram", f"SCRAM-SHA-512=[name=alice,password={PASSWORD}]"),
                 *(

@@ -8,14 +8,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
 from kazoo.client import KazooClient
 
-from tests.support.kafka_server import CERTIFICATES, PEERS
+from tests.support.jvm import PEERS, short_lived
+from tests.support.kafka_server import CERTIFICATES
 from tests.support.patience import EVENT_S, wait_until
 
 TICK_S = 0.2
@@ -26,9 +27,9 @@ LONGEST_SESSION_S = 60.0
 _LOGBACK = """<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender">
 <encoder><pattern>%d %level %msg%n</pattern></encoder></appender>
 <root level="INFO"><appender-ref ref="out"/></root></configuration>"""
+_JAVA_OPTIONS = ("-Xmx96m", *short_lived("zookeeper"))
 # No fsync for each write, and no 64 MB of zeroes for each file: it lives for a minute.
-_JAVA = (
-    *("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+_SETTINGS = (
     *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Djava.net.preferIPv4Stack=true"),
 )
 _TLS = {
@@ -55,6 +56,7 @@ class ZooKeeperServer:
         more: Mapping[str, str] | None = None,
         is_tls: bool = False,
         passwords: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = _JAVA_OPTIONS,
     ) -> None:
         self.port, self.tls_port = free_ports(2)
         self._directory = Path(tempfile.mkdtemp(prefix="zk-"))
@@ -75,7 +77,7 @@ class ZooKeeperServer:
         if is_tls:
             values |= {"secureClientPort": self.tls_port, "secureClientPortAddress": "127.0.0.1"}
             values |= _TLS
-        self._java = list(_JAVA)
+        self._java = ["java", *java_options, *_SETTINGS]
         if passwords is not None:
             values["authProvider.sasl"] = (
                 "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
@@ -125,7 +127,7 @@ class ZooKeeperServer:
             str(self._directory / "zoo.cfg"),
         ]
         # The shell outlives no end of this process, however that comes: its stdin closes with it.
-        script = '"$@" >> log 2>&1 < /dev/null & cat > /dev/null; kill -KILL $!; wait'
+        script = '"$@" >> log 2>&1 < /dev/null & read signal; kill -${signal:-KILL} $!; wait'
         self._process = subprocess.Popen(
             ["sh", "-c", script, "sh", *server], stdin=subprocess.PIPE, cwd=self._directory
         )
@@ -150,11 +152,16 @@ class ZooKeeperServer:
             return text.partition("Mode: ")[2].partition("\n")[0]
         return ""
 
+    def stop(self) -> None:
+        self._end(b"TERM")
+
     def kill(self) -> None:
+        self._end(b"KILL")
+
+    def _end(self, signal: bytes) -> None:
         process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            process.wait(EVENT_S)
+        if process is not None:
+            process.communicate(signal, EVENT_S)
 
     def close(self) -> None:
         self.kill()

@@ -87,6 +87,21 @@ def fetched(broker: ScriptedBroker, start: int, until: int, **properties: str) -
         return list(Fetcher(cluster, T0, start, until, poll_timeout_ms=60_000).records())
 
 
+def why_nothing_came(broker: ScriptedBroker) -> str:
+    """A busy machine may give no answer at all within a short patience: then it is a longer one."""
+    said = ""
+    for poll_timeout_ms in (200, 2000, 20_000):
+        with (
+            Cluster(broker.config()) as cluster,
+            pytest.raises((FetchTimeoutError, BrokersUnreachableError)) as raised,
+        ):
+            list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=poll_timeout_ms).records())
+        said = str(raised.value)
+        if raised.type is FetchTimeoutError and "no answer in time" not in said:
+            break
+    return said
+
+
 def spans(found: list[FetchedRecords]) -> list[tuple[int, int]]:
     return [(each.start_offset, each.next_offset) for each in found]
 
@@ -575,12 +590,8 @@ def test_a_broker_that_cannot_say_what_went_wrong_is_asked_again() -> None:
 
 
 def test_a_broker_that_never_says_what_is_wrong_is_an_error_that_says_where_to_look() -> None:
-    with (
-        ScriptedBroker({FETCH: lambda r: answer(r, error_code=-1)}) as broker,
-        Cluster(broker.config()) as cluster,
-        pytest.raises(FetchTimeoutError, match="the broker's log says why"),
-    ):
-        list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
+    with ScriptedBroker({FETCH: lambda r: answer(r, error_code=-1)}) as broker:
+        assert "the broker's log says why" in why_nothing_came(broker)
 
 
 def test_a_leader_that_does_not_know_its_end_yet_is_waited_for() -> None:
@@ -675,12 +686,8 @@ def test_where_a_replica_fails_the_leader_is_asked_again() -> None:
 
 
 def test_a_replica_that_nobody_knows_ends_no_range() -> None:
-    with (
-        ScriptedBroker({FETCH: sends_to(9)}) as broker,
-        Cluster(broker.config()) as cluster,
-        pytest.raises(FetchTimeoutError, match="broker 9, which is not known"),
-    ):
-        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=200).records())
+    with ScriptedBroker({FETCH: sends_to(9)}) as broker:
+        assert "broker 9, which is not known" in why_nothing_came(broker)
 
 
 def test_a_replica_that_has_nothing_leaves_a_gap_as_a_leader_does() -> None:
@@ -741,12 +748,8 @@ def test_remote_storage_that_gives_nothing_for_long_is_an_error_and_no_gap(
 ) -> None:
     monkeypatch.setitem(VERSIONS, LIST_OFFSETS, (0, 8))
     handlers = {FETCH: answer, LIST_OFFSETS: lambda request: offsets_answer(request, 20)}
-    with (
-        ScriptedBroker(handlers) as broker,
-        Cluster(broker.config()) as cluster,
-        pytest.raises(FetchTimeoutError, match="remote storage"),
-    ):
-        list(Fetcher(cluster, T0, 0, 20, poll_timeout_ms=200).records())
+    with ScriptedBroker(handlers) as broker:
+        assert "remote storage" in why_nothing_came(broker)
 
 
 def test_read_committed_waits_for_the_last_stable_offset() -> None:
@@ -979,12 +982,8 @@ def test_an_answer_about_another_partition_is_no_progress() -> None:
         response = fetch.FetchResponse([found])
         return b"".join(map(bytes, fetch.encode_fetch_response(response, request.version)))
 
-    with (
-        ScriptedBroker({FETCH: other}) as broker,
-        Cluster(broker.config()) as cluster,
-        pytest.raises(FetchTimeoutError, match="left the partition out"),
-    ):
-        list(Fetcher(cluster, T0, 0, 10, poll_timeout_ms=500).records())
+    with ScriptedBroker({FETCH: other}) as broker:
+        assert "left the partition out" in why_nothing_came(broker)
 
 
 def test_an_answer_that_is_cut_within_its_fields_is_a_typed_error() -> None:
