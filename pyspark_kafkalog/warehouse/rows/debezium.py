@@ -25,7 +25,8 @@ DEBEZIUM = "debezium"
 PLACEHOLDER = "__debezium_unavailable_value"
 _FLAT = "__deleted"
 _LOG_IT = "have the database log unchanged values, too (PostgreSQL: REPLICA IDENTITY FULL)"
-_PUTS = pa.array(["c", "u", "r"])
+# Not an array: making one imports pandas.
+_PUTS = ("c", "u", "r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class DebeziumRows:
         else:
             row, op = _field(event, "after"), _field(event, "op")
             is_deleted = pc.fill_null(pc.equal(op, "d"), False)
-            is_put = pc.and_(pc.is_in(op, _PUTS), pc.is_valid(row))
+            is_put = pc.and_(pc.is_in(op, pa.array(_PUTS, pa.string())), pc.is_valid(row))
         fields = self._row_fields()
         columns = [*(_field(row, field.name) for field in fields), is_deleted]
         made = pa.StructArray.from_arrays(columns, fields=list(self.type))
