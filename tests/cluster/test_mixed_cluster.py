@@ -38,13 +38,12 @@ CONTROLLERS = pytest.mark.parametrize(
 FIRST = pytest.param(BY_KAFKA, Cluster.kill, id="Kafka's controller-killed")
 SECOND = BY_OURS, Cluster.stop
 OTHERS = [
+    pytest.param(*SECOND, id="our controller-stopped", marks=pytest.mark.long),
     pytest.param(BY_OURS, Cluster.kill, id="our controller-killed", marks=pytest.mark.long),
     pytest.param({2, 3}, Cluster.kill, id="two of Kafka's-killed", marks=pytest.mark.long),
     pytest.param({1, 2}, Cluster.stop, id="two of Kafka's-stopped", marks=pytest.mark.long),
 ]
-PAIRS = pytest.mark.parametrize(
-    ("kafka", "lose"), [FIRST, pytest.param(*SECOND, id="our controller-stopped"), *OTHERS]
-)
+PAIRS = pytest.mark.parametrize(("kafka", "lose"), [FIRST, *OTHERS])
 
 
 @pytest.fixture
@@ -54,7 +53,10 @@ def cluster(tmp_path: Path, kafka: set[int]) -> Iterator[Cluster]:
         yield started
 
 
-@PAIRS
+@pytest.mark.parametrize(
+    ("kafka", "lose"),
+    [FIRST, pytest.param(*SECOND, id="our controller-stopped"), *OTHERS[1:]],
+)
 def test_leaders_followers_and_controllers_are_lost_in_turn(cluster: Cluster, lose: Lose) -> None:
     """Each broker leads one partition and follows in two."""
     cluster.create_topic("t", 3)
@@ -162,14 +164,7 @@ class Member(threading.Thread):
         self._consumer.close()
 
 
-@pytest.mark.parametrize(
-    ("kafka", "lose"),
-    [
-        FIRST,
-        pytest.param(*SECOND, id="our controller-stopped", marks=pytest.mark.long),
-        *OTHERS,
-    ],
-)
+@PAIRS
 def test_members_stay_in_their_group_when_its_coordinator_is_lost(
     cluster: Cluster, lose: Lose
 ) -> None:
@@ -222,7 +217,13 @@ def answered(response: Any) -> Any | None:
     return response if response.error_code == 0 else None
 
 
-@CONTROLLERS
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param(BY_KAFKA, id="Kafka's controller"),
+        pytest.param(BY_OURS, id="our controller", marks=pytest.mark.long),
+    ],
+)
 def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster: Cluster) -> None:
     """A Kafka broker takes no more than a segment at once, and follows no more where it is sent
     that: also where segments were larger before."""

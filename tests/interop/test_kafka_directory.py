@@ -122,7 +122,7 @@ def read(bootstrap: str, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, i
     return found
 
 
-@pytest.fixture(params=["stopped", "killed"])
+@pytest.fixture(params=[pytest.param("stopped", marks=pytest.mark.long), "killed"])
 def kafka_directory(request: pytest.FixtureRequest, tmp_path: Path) -> KafkaDirectory:
     require_kafka()
     with KafkaServer(tmp_path) as kafka:
