@@ -1,11 +1,12 @@
 """Child program of test_target_crash: loads once, to be killed before one of its calls.
 
-`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers|upsert|maintain]`, for a column that
-is new in the table, for upserts that change some rows and delete others, or for maintenance instead
-of a load, with the library of kill_before_call.c preloaded: for each number read from stdin, forks,
-works in the child with SIGKILL before that call, and prints `killed`, or `ended N` where it came to
-its end first, with N calls. A negative number works without any harm. A program of its own because
-forking needs a process without threads.
+`python -m ...killed_table_loader TARGET UNTIL_OFFSET [headers|upsert|maintain|rewind]`, for a
+column that is new in the table, for upserts that change some rows and delete others, and instead of
+a load for maintenance, or for one that goes back to UNTIL_OFFSET, with the library of
+kill_before_call.c preloaded: for each number read from stdin, forks, works in the child with
+SIGKILL before that call, and prints `killed`, or `ended N` where it came to its end first, with N
+calls. A negative number works without any harm. A program of its own because forking needs a
+process without threads.
 """
 
 import ctypes
@@ -13,6 +14,7 @@ import os
 import sys
 
 from pyspark_kafkalog.warehouse.maintain import maintain
+from pyspark_kafkalog.warehouse.rewind import rewind
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
@@ -39,6 +41,9 @@ def main(target: str, until_offset: int, what: str) -> None:
             calls.kafkalog_arm(int(line))
             if what == "maintain":
                 maintain(target, retention_hours=0, force=True)
+            elif what == "rewind":
+                to = {"orders": {"0": until_offset, "1": until_offset}}
+                rewind(target, "nightly", to, truncate_after=True)
             elif what == "upsert":
                 upsert(opened, "nightly", *CHANGES[max(next_offset(opened, "nightly") - 4, 0) :])
             else:

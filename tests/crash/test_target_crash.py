@@ -226,6 +226,54 @@ def test_maintenance_killed_before_any_call_changes_no_row(
         print(f"\n  {kind}: killed before {len(steps)} of {calls} calls, {SEED=}", end="")
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "duckdb", "postgresql"])
+def test_a_load_goes_back_with_its_rows_or_not_at_all_whatever_is_killed(
+    kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "place").mkdir()
+    table, chance = KINDS[kind](tmp_path / "place"), random.Random(SEED)
+
+    def prepare(table: Table) -> None:
+        load(table.open(), "nightly", 2)
+        load(table.open(), "nightly", 7)
+
+    def is_back() -> bool:
+        at = table.offsets("nightly")[0]
+        assert at in (4, 7)
+        assert table.offsets("nightly") == {0: at, 1: at}
+        assert table.rows() == expected_rows("nightly", at)
+        return at == 4
+
+    table.again(prepare, "loaded")
+    rewinder = Loader(table, 4, library, "rewind")
+    calls = rewinder.run(10**9)
+    assert calls is not None
+    steps = list(range(1, calls + 1))
+    if not ALL_CALLS:
+        steps = sorted(chance.sample(steps, KILLS))
+    back = 0
+    for step in steps:
+        table.again(prepare, "loaded")
+        if rewinder.run(step) is None:
+            back += is_back()
+            if chance.random() < 0.5 and rewinder.run(chance.choice(steps)) is None:
+                is_back()
+        assert rewinder.run(NEVER) is not None
+        assert is_back()
+        load(table.open(), "nightly", 9)
+        if isinstance(table, DeltaLakeTable | IcebergTable):
+            # Of a database it would take what others have staged on this machine.
+            table.open().vacuum(0, False)
+        assert table.rows() == expected_rows("nightly", 9)
+    rewinder.close()
+    with capsys.disabled():
+        print(
+            f"\n  {kind}, rewind: killed before {len(steps)} of {calls} calls, {back} after the "
+            f"commit point, KAFKALOG_CRASH_SEED={SEED}",
+            end="",
+        )
+
+
 def has_column(table: Table) -> bool:
     """Whether the table's schema has a column for headers, as its format tells it."""
     if isinstance(table, DeltaLakeTable):

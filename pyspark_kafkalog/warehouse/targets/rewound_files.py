@@ -141,11 +141,11 @@ class _Cuts:
     def copied(self, live: Sequence[tuple[LiveFile, str | None]]) -> tuple[Stage, list[Merge]]:
         """The files with such rows, each with the copy that is to take its place in a stage."""
         stage = self._stage = self._stage or self._table.stage()
-        cut = [(file, odd) for file, odd in live if self._rows[file.key].all]
-        for file, odd in cut:
+        cut = [file for file, _ in live if self._rows[file.key].all]
+        for file in cut:
             if file.key not in self._copies:
-                self._copies[file.key] = self._copy(stage, file, odd)
-        merges = [self._copies[file.key] for file, _ in cut]
+                self._copies[file.key] = self._copy(stage, file)
+        merges = [self._copies[file.key] for file in cut]
         sync_directory(stage.path)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, [one for merge in merges for one in merge.written], SWEPT)
@@ -182,15 +182,22 @@ class _Cuts:
                     raise no_origin(self._target, f"{unknown} or more of them have null there")
                 all_rows += _beyond(origin, self._step.places).true_count
                 not_its_own += _beyond(origin, self._step.now).true_count
+        if odd and all_rows:
+            # Some of the rows may be gone already.
+            raise self._cannot_copy(file, odd)
         return RowsBeyond(all_rows, not_its_own)
 
-    def _copy(self, stage: Stage, file: LiveFile, odd: str | None) -> Merge:
-        if odd or not self._table.fits(file, stage.schema):
-            raise TargetError(
-                f"{file.path}, a file of {self._target}, has rows to be deleted and cannot be "
-                f"copied without them: {odd or 'its columns have other types'}. Nothing was "
-                "changed. Have the table's own engine rewrite it, or delete the rows there"
-            )
+    def _cannot_copy(self, file: LiveFile, why: str) -> TargetError:
+        return TargetError(
+            f"{file.path}, a file of {self._target}, has rows from the offsets on to which the "
+            f"load is to go back, and cannot be copied without them: {why}. Nothing was changed. "
+            "Delete the rows with the table's own engine, have it rewrite the file (in Spark, of a "
+            "Delta table: REORG TABLE ... APPLY (PURGE)), and rewind then"
+        )
+
+    def _copy(self, stage: Stage, file: LiveFile) -> Merge:
+        if not self._table.fits(file, stage.schema):
+            raise self._cannot_copy(file, "its columns have other types")
         constants = self._table.constants(file)
 
         def kept() -> Iterator[pa.RecordBatch]:

@@ -58,16 +58,18 @@ def go_back(database: Database, table: TableName, asked: Rewind, target: str) ->
             refuse_unknown(connection, found, name)
             records = found.records(connection)
             newest = records.newest(name)
+            # As the next number finds it: whoever moves it takes that number.
             step = asked.step_from(records.position(name), target)
-            rows = _check(connection, found, asked, step, target)
-            if not (step.ranges or rows.all):
-                return Rewound()
         try:
             with database.transaction() as connection:
                 records = found.records(connection)
                 records.take_number(name, newest + 1, load_id, 0, step.position)
                 keep(connection, found, is_altered=False, is_alone=True)
+                # Not before: a load may have moved the name on with rows of its own.
                 rows = _check(connection, found, asked, step, target)
+                if not (step.ranges or rows.all):
+                    connection.rollback()
+                    return Rewound()
                 _delete(connection, found, step.places, rows.all, target)
                 records.move(name, records.recorded_position(name), step.position)
             return Rewound(step.ranges, rows.all)
