@@ -29,6 +29,9 @@ CHANGES = [
 ]
 """What upserts load, after what is there: rows a and b, and a key gone that was deleted."""
 
+UNASKED = {"failOnDataLoss": "false"}
+"""Without brokers."""
+
 
 def main(target: str, until_offset: int, what: str) -> None:
     headers = what == "headers"
@@ -43,7 +46,7 @@ def main(target: str, until_offset: int, what: str) -> None:
                 maintain(target, retention_hours=0, force=True)
             elif what == "rewind":
                 to = {"orders": {"0": until_offset, "1": until_offset}}
-                rewind(target, "nightly", to, truncate_after=True)
+                rewind(target, "nightly", to, truncate_after=True, options=UNASKED)
             elif what == "upsert":
                 upsert(opened, "nightly", *CHANGES[max(next_offset(opened, "nightly") - 4, 0) :])
             else:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 LOADS = 15
+UNASKED = {"failOnDataLoss": "false"}
 LOADER = """
 import sys
 from pyspark_kafkalog.errors import LoadConflictError
@@ -53,7 +54,7 @@ def test_each_row_is_there_once_beside_loads_at_work(
     while any(loader.poll() is None for loader in loaders):
         at = table.offsets("nightly")
         to = {str(each): chance.randrange(at[each] + 1) for each in chance.choice([(0,), (0, 1)])}
-        done = rewind(table.name, "nightly", {"orders": to}, truncate_after=True)
+        done = rewind(table.name, "nightly", {"orders": to}, truncate_after=True, options=UNASKED)
         times, rows = times + bool(done.ranges), rows + done.deleted_rows
     conflicts = [int(loader.communicate(timeout=60)[0]) for loader in loaders]
     assert [loader.returncode for loader in loaders] == [0, 0]

@@ -195,6 +195,10 @@ class World:
         now = self.target_rows()
         assert now == self.rows, f"rows changed: {now - self.rows} came, {self.rows - now} went"
 
+    def check_place(self, name: str) -> None:
+        now, booked = self.observed(name).offsets, self.places[name].offsets
+        assert now == booked, f"{name} goes on at {now}, not at {booked}"
+
 
 def _made(directory: Path) -> Path:
     directory.mkdir(parents=True)

@@ -272,7 +272,10 @@ class OwnedIceberg(Owned):
     def optimize(self) -> None:
         """One file of all rows, as compaction makes it."""
         table = self.iceberg()
-        table.overwrite(table.scan().to_arrow())
+        rows = table.scan().to_arrow()
+        if rows.num_rows:
+            # Of none pyiceberg warns.
+            table.overwrite(rows)
 
     def vacuum(self) -> None:
         table = self.iceberg()

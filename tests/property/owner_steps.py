@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pyspark_kafkalog
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import TargetError, WouldDoubleError
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep
 from tests.property.load_model import NAMES, Step, World
-from tests.property.load_oracle import Key, Place
+from tests.property.load_oracle import Key, Place, Row
 from tests.property.load_steps import Load
 from tests.property.task_session import TaskSession
 from tests.property.topic_model import picked
@@ -140,3 +140,75 @@ class Forget(Step):
         world.dropped.discard(name)
         world.check_unchanged()
         return str(done)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Rewind(Step):
+    """A load goes back by some offsets in one partition."""
+
+    name: int = 0
+    partition: int = 0
+    back: int = 1
+    truncates: bool = True
+
+    def do(self, world: World) -> str:
+        name = picked(NAMES, self.name)
+        offsets = world.places.get(name, Place()).offsets
+        # A value that became null does not say which partition it is of.
+        if not offsets or world.dropped or world.history.on_error == "null":
+            return "nothing"
+        key = picked(sorted(offsets), self.partition)
+        to = max(0, offsets[key] - self.back)
+        rows = self._beyond(world, key, to)
+        errors = self._errors(world, key, rows, name)
+        try:
+            done = pyspark_kafkalog.rewind(
+                world.target.name,
+                name,
+                {world.topics.name(key[0]): {str(key[1]): to}},
+                truncate_after=self.truncates,
+                options={"failOnDataLoss": "false"},
+            )
+        except tuple(errors) as refused:
+            world.check_unchanged()
+            world.check_place(name)
+            return f"refused: {refused}"
+        assert not rows or (self.truncates and not errors), f"{sum(rows.values())} rows in the way"
+        assert done.deleted_rows == sum(rows.values())
+        world.rows -= rows
+        world.check_unchanged()
+        offsets[key] = to
+        world.check_place(name)
+        world.moved(name, world.places[name])
+        return f"{key} to {to}, {done.deleted_rows} rows deleted"
+
+    def _beyond(self, world: World, key: Key, to: int) -> Counter[Row]:
+        """The rows of the partition from an offset on, of whatever topic had that name."""
+        return Counter(
+            {
+                row: times
+                for row, times in world.rows.items()
+                if row[0] == key[0]
+                and world.topics.by_value[row[2]].partition == key[1]
+                and row[1] >= to
+            }
+        )
+
+    def _errors(
+        self, world: World, key: Key, rows: Counter[Row], name: str
+    ) -> list[type[Exception]]:
+        if not world.target.is_table:
+            # Of all that a commit brought, whatever it is of.
+            return [WouldDoubleError] if world.rows else []
+        if not rows:
+            return []
+        if not self.truncates:
+            return [WouldDoubleError]
+        at = world.places[name].offsets[key]
+        is_shared = any(
+            key in place.offsets or any(key in gone.offsets for gone in place.away.values())
+            for other, place in world.places.items()
+            if other != name
+        )
+        is_beyond = any(row[1] >= at for row in rows)
+        return [TargetError] if is_shared or is_beyond else []

@@ -170,7 +170,14 @@ OWNER = st.builds(
     back=PLACES,
 )
 LOSE = st.builds(owner_steps.LoseOffsets, name=NAME)
-OWNERS = st.one_of(OWNER, LOSE, st.builds(owner_steps.Forget, name=NAME))
+REWIND = st.builds(
+    owner_steps.Rewind,
+    name=NAME,
+    partition=PLACES,
+    back=st.sampled_from([0, 1, 2, 3, 99]),
+    truncates=MOSTLY,
+)
+OWNERS = st.one_of(OWNER, LOSE, st.builds(owner_steps.Forget, name=NAME), REWIND)
 END = st.builds(topic_steps.EndTransaction, transaction=PLACES, commit=MOSTLY)
 ABSURD = produce(records=st.just(1), is_absurd=st.just(True))
 OTHERS = st.one_of(
@@ -302,6 +309,7 @@ EPISODES = st.one_of(
     # Owners.
     told(produce(), LOADS, produce(), LOADS, UPKEEP, produce(), LOADS, UPKEEP),
     told(produce(), LOADS, OWNERS, produce(), LOADS),
+    told(produce(records=SOME), LOADS, produce(), LOADS, REWIND, REWIND, produce(), LOADS),
     told(produce(), LOADS, st.just(owner_steps.Owner("drop")), LOADS, produce(), LOADS),
 )
 
