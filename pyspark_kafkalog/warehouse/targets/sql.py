@@ -73,6 +73,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
 from pyspark_kafkalog.warehouse.targets.sql_upsert import (
     begin_upsert,
     check_mode,
+    refuse_identities,
     refuse_keys,
     upsert_rows,
 )
@@ -163,6 +164,7 @@ class SqlTarget:
                 refuse_unfit(connection, found, without_altered(schema, altered), schema)
                 if upsert is not None:
                     refuse_keys(connection, found, upsert, schema)
+                    refuse_identities(connection, found, schema)
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         kind = self._database.kind
@@ -318,6 +320,7 @@ class SqlTarget:
         refuse_unfit(connection, found, schema, schema)
         if stage.upsert is not None:
             refuse_keys(connection, found, stage.upsert, schema)
+            refuse_identities(connection, found, schema)
 
     def _copy(
         self, connection: sa.Connection, found: Found, stage: Stage, files: Sequence[DataFile]
