@@ -42,7 +42,7 @@ KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "4"))
 STRIDE = 1 if KILLS >= 20 else 3
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
 PARTITIONS = 2
-SHORT_TIMEOUT_MS = 3_000
+SHORT_TIMEOUT_MS = 500
 # How soon a broker aborts what has timed out.
 BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
@@ -128,9 +128,27 @@ def kill_commit_with(sink: Sink, messages: list[Any], batch: int | None, ended: 
     with pytest.raises(StepKilled):
         sink.commit(messages, batch, Kill(ended + 2, api_key=END_TXN))
     wait_until(
-        lambda: open_transactions(sink, messages) == len(messages) - ended,
-        "the end of just these transactions",
+        lambda: open_transactions(sink, messages) <= len(messages) - ended,
+        "the end of these transactions",
     )
+
+
+def decide_and_time_out(sink: Sink, ended: int) -> None:
+    """ROWS as batch 0, killed when its decision is recorded and `ended` transactions are committed;
+    brokers abort the others. A machine that was too busy to decide in time has more of it next."""
+    for times in (1, 5, 25, 125):
+        sink.more["kafka.transaction.timeout.ms"] = str(times * SHORT_TIMEOUT_MS)
+        messages = sink.write(sink.plan(), *ROWS)
+        try:
+            kill_commit_with(sink, messages, 0, ended)
+        except StepError as error:
+            if "were aborted before the write was decided" not in str(error):
+                raise
+        else:
+            await_timeouts(sink, messages)
+            del sink.more["kafka.transaction.timeout.ms"]
+            return
+    pytest.fail("No decision was made in time.")
 
 
 def test_rows_are_seen_when_they_are_committed_and_not_before(sink: Sink) -> None:
@@ -204,11 +222,7 @@ def test_a_decision_outlives_its_driver(
 def test_decided_transactions_that_all_timed_out_are_written_again(
     sink: Sink, again: list[list[bytes]]
 ) -> None:
-    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
-    messages = sink.write(sink.plan(), *ROWS)
-    kill_commit_with(sink, messages, 0, ended=0)
-    await_timeouts(sink, messages)
-    del sink.more["kafka.transaction.timeout.ms"]
+    decide_and_time_out(sink, ended=0)
     assert not seen(sink)
     sink.run(0, *again)
     wait_until(lambda: not has_open_transactions(sink.servers, sink.topic), "the markers")
@@ -217,11 +231,7 @@ def test_decided_transactions_that_all_timed_out_are_written_again(
 
 @pytest.mark.parametrize("ended", [1, 2])
 def test_only_what_timed_out_after_the_decision_is_written_again(sink: Sink, ended: int) -> None:
-    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
-    messages = sink.write(sink.plan(), *ROWS)
-    kill_commit_with(sink, messages, 0, ended)
-    await_timeouts(sink, messages)
-    del sink.more["kafka.transaction.timeout.ms"]
+    decide_and_time_out(sink, ended)
     assert seen(sink) == Counter(itertools.chain(*ROWS[:ended]))
     # Killed in the middle of this, too, when it has asked for the end of the three once more,
     # aborted what is there already, and decided.
@@ -235,11 +245,7 @@ def test_only_what_timed_out_after_the_decision_is_written_again(sink: Sink, end
 
 
 def test_a_half_committed_batch_with_other_tasks_is_refused(sink: Sink) -> None:
-    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
-    messages = sink.write(sink.plan(), *ROWS)
-    kill_commit_with(sink, messages, 0, ended=1)
-    await_timeouts(sink, messages)
-    del sink.more["kafka.transaction.timeout.ms"]
+    decide_and_time_out(sink, ended=1)
     for _ in range(2):
         again = sink.write(sink.plan(), *OTHER_CUT)
         with pytest.raises(
@@ -254,11 +260,7 @@ def test_a_half_committed_batch_with_other_tasks_is_refused(sink: Sink) -> None:
 
 
 def test_what_cannot_be_known_is_refused(sink: Sink) -> None:
-    sink.more["kafka.transaction.timeout.ms"] = str(SHORT_TIMEOUT_MS)
-    messages = sink.write(sink.plan(), *ROWS)
-    kill_commit_with(sink, messages, 0, ended=0)
-    await_timeouts(sink, messages)
-    del sink.more["kafka.transaction.timeout.ms"]
+    decide_and_time_out(sink, ended=0)
     admin = AdminClient({"bootstrap.servers": sink.servers, "log_level": 0})
     everything = [TopicPartition(sink.topic, partition, -1) for partition in range(PARTITIONS)]
     for future in admin.delete_records(everything).values():
