@@ -42,7 +42,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,7 +52,7 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
+test: install $(PEERS)/moto $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
@@ -68,17 +68,20 @@ check: $(VENV)/.development ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-crash: install peers /usr/lib/postgresql ## the crash suites at full length (SIGKILL at random instants)
+crash: install peers /usr/lib/postgresql /usr/sbin/mariadbd ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
 serve: install /usr/lib/postgresql ## kafkalog serve for 30 minutes under kills of itself, the broker and PostgreSQL
 	KAFKALOG_SERVE_SECONDS=1800 $(BIN)/python -m pytest -s -m crash tests/crash/test_serve_kills.py $(PYTEST_ARGS)
 
-loads: install peers /usr/lib/postgresql ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
+loads: install peers /usr/lib/postgresql /usr/sbin/mariadbd ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
 	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
 
-rewinds: install $(PEERS)/moto /usr/lib/postgresql ## loads that go back, in every kind of target
+rewinds: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## loads that go back, in every kind of target
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/pyspark_kafkalog/warehouse/test_rewind.py tests/pyspark_kafkalog/warehouse/test_rewind_places.py $(PYTEST_ARGS)
+
+mariadb: install $(PEERS)/moto /usr/sbin/mariadbd ## MariaDB, where `make test` tries other databases, and by itself
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m mariadb tests/pyspark_kafkalog $(PYTEST_ARGS)
 
 transactions: install peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
@@ -95,14 +98,14 @@ mutants: install ## plant one-line bugs, and list those that no test notices (na
 fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.campaign
 
-property: install $(PEERS)/moto /usr/lib/postgresql ## the property tests with 20,000 examples each; nine of loads for 500 s each (KAFKALOG_PROPERTY_SECONDS)
+property: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## the property tests with 20,000 examples each; nine of loads for 500 s each (KAFKALOG_PROPERTY_SECONDS)
 	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz --ignore=$(LOADS_PROPERTY) $(PYTEST_ARGS)
 	$(MAKE) property-loads
 
-property-loads: install $(PEERS)/moto /usr/lib/postgresql ## histories at random of loads, nine times 500 s (KAFKALOG_PROPERTY_SECONDS)
+property-loads: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## histories at random of loads, ten times 500 s (KAFKALOG_PROPERTY_SECONDS)
 	KAFKALOG_PROPERTY_SECONDS=$${KAFKALOG_PROPERTY_SECONDS:-500} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" $(LOADS_PROPERTY) $(PYTEST_ARGS)
 
-uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql ## the fallback without a C compiler: codec, source, sink and load
+uncompiled: $(VENV)/.development $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## the fallback without a C compiler: codec, source, sink and load
 	rm -rf build/uncompiled && mkdir -p build/uncompiled
 	cp -r pyspark_kafkalog broker tests pyproject.toml build/uncompiled
 	find build/uncompiled -name '*.so' -delete
@@ -215,6 +218,10 @@ $(PEERS)/classes: $(PEERS)/kafka | $(VENV)/.development $(VENV)/.compiled
 
 /usr/lib/postgresql:
 	apt-get update -qq && apt-get install -y -qq postgresql
+
+# Without its service: each test has a server of its own.
+/usr/sbin/mariadbd:
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends mariadb-server
 
 /usr/bin/chromedriver:
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core

@@ -68,7 +68,13 @@ CONNECT = ["pyspark[connect]>=4.2,<4.4"]
 # Where loads land besides Parquet directories.
 OBJECT_STORE = ["obstore>=0.8"]
 DELTA = ["deltalake>=1.6"]
-SQL = ["SQLAlchemy>=2.0", "psycopg[binary]>=3.2", "duckdb>=1.1", "duckdb-engine>=0.17"]
+SQL = [
+    "SQLAlchemy>=2.0",
+    "psycopg[binary]>=3.2",
+    "PyMySQL>=1.1",  # MariaDB's protocol in Python: the others compile against its C client
+    "duckdb>=1.1",
+    "duckdb-engine>=0.17",
+]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.12"]
 # protobuf is as new as its compiler asks for.
 PROTOBUF = ["protobuf>=6.31", "grpcio-tools>=1.72", "googleapis-common-protos>=1.70"]

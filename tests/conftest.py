@@ -48,9 +48,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait for Spark and other processes come first: where several processes share the
+    """What all targets are tried by, MariaDB is by `make mariadb`.
+
+    Files that wait for Spark and other processes come first: where several processes share the
     tests, none is left alone with such a file at the end."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and "mariadb" in call.params.values():
+            item.add_marker("mariadb")
+            item.add_marker("long")
     here = Path(__file__).parent
     slow = {item.path for item in items if any(map(item.get_closest_marker, _SLOW))}
     items.sort(key=lambda item: item.path not in slow and item.path.parent != here)

@@ -62,9 +62,9 @@ class Stage:
     `path` is a directory that no other load touches; the files have the columns of `schema`, of the
     types of row_types.storable, field ids included, but for what `partitioning` leaves out, and
     names that end in `suffix`. Without `takes_nul` no text may hold the character NUL,
-    without `takes_nan` no column NaN, and without `takes_all_times` none one that
-    row_types.rows_out_of_days finds. `change` says what the commit may do to the table's columns.
-    With `upsert` the rows take the place of older ones of their keys.
+    without `takes_nan` and `takes_infinity` no column such a number, and with `days` none a time on
+    others, counted from 1970 on. `change` says what the commit may do to the table's columns. With
+    `upsert` the rows take the place of older ones of their keys.
     """
 
     load_id: str
@@ -74,7 +74,8 @@ class Stage:
     partitioning: "Partitioning | None" = None
     takes_nul: bool = True
     takes_nan: bool = True
-    takes_all_times: bool = True
+    takes_infinity: bool = True
+    days: range | None = None
     change: SchemaChange = UNSAID
     upsert: "Upsert | None" = None
 

@@ -322,7 +322,8 @@ def _land(
             reading.values,
             takes_nul=stage.takes_nul,
             takes_nan=stage.takes_nan or may_replace,
-            takes_all_times=stage.takes_all_times or may_replace,
+            takes_infinity=stage.takes_infinity or may_replace,
+            days=None if may_replace else stage.days,
             narrower=kept_columns(change, schema, stage.schema),
         )
         reading = replace(reading, values=values)

@@ -22,6 +22,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from tests.crash.kill_before_call import kill_library
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
+    DATABASES,
     KINDS,
     DeltaLakeTable,
     IcebergTable,
@@ -284,7 +285,7 @@ def has_column(table: Table) -> bool:
     return any("headers" in row for row in table.all_rows())
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "postgresql"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_an_upsert_is_whole_whatever_is_killed(
     kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

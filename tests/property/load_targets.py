@@ -33,6 +33,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     DeltaLakeTable,
     DuckTable,
     IcebergTable,
+    MariaDbTable,
     ParquetTable,
     PostgresTable,
     S3Table,
@@ -422,6 +423,19 @@ class OwnedPostgres(OwnedSql):
         return self.ask(f"SELECT to_regclass('{table}') IS NOT NULL") == [(True,)]
 
 
+class OwnedMariaDb(OwnedSql):
+    table: MariaDbTable
+
+    def run(self, statement: str) -> None:
+        self.table.query(statement)
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        return list(self.table.query(statement))
+
+    def exists(self, table: str = "orders") -> bool:
+        return self.table.exists(table)
+
+
 @functools.cache
 def _connection() -> psycopg.Connection[Any]:
     return psycopg.connect(postgres().url, autocommit=True, prepare_threshold=None)
@@ -457,6 +471,7 @@ OWNED: dict[str, type[Owned]] = {
     "sqlite": OwnedSqlite,
     "duckdb": OwnedDuck,
     "postgresql": OwnedPostgres,
+    "mariadb": OwnedMariaDb,
 }
 
 

@@ -42,7 +42,7 @@ HISTORIES = 30 if SECONDS or TOLD_SEED else 12
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if SECONDS or TOLD_SEED else [])]
 """Of each seed."""
 
-SLOW = ["duckdb", "s3", "postgresql"]
+SLOW = ["duckdb", "s3", "postgresql", "mariadb"]
 QUICK = [kind for kind in KINDS if kind not in SLOW]
 MOST_EPISODES = 6
 

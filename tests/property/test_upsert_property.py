@@ -18,6 +18,7 @@ from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from tests.pyspark_kafkalog.warehouse.tables import (
     DuckTable,
+    MariaDbTable,
     PostgresTable,
     SqliteTable,
     SqlTable,
@@ -140,7 +141,7 @@ class History:
         return table.exists() if isinstance(table, SqliteTable) else table.exists("orders")
 
 
-TABLES: list[Callable[[Path], SqlTable]] = [SqliteTable, DuckTable, PostgresTable]
+TABLES: list[Callable[[Path], SqlTable]] = [SqliteTable, DuckTable, PostgresTable, MariaDbTable]
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["by offset", "by time"])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
-from pyspark_kafkalog.warehouse.rows.calendar_range import DAY_US, POSTGRESQL_DAYS
+from pyspark_kafkalog.warehouse.rows.calendar_range import DAY_US
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -139,29 +139,39 @@ def rows_with_nul(column: pa.Array) -> set[int]:
 
 def rows_with_nan(column: pa.Array) -> set[int]:
     """Which rows have NaN, in a column of numbers or a field of a struct; not deeper."""
+    return _rows_with_numbers(column, pc.is_nan)
+
+
+def rows_with_infinity(column: pa.Array) -> set[int]:
+    """Which rows have an infinite number, in a column of numbers or a field of a struct; not
+    deeper."""
+    return _rows_with_numbers(column, pc.is_inf)
+
+
+def _rows_with_numbers(column: pa.Array, are_wanted: Callable[[pa.Array], pa.Array]) -> set[int]:
     kind = column.type
     if pa.types.is_struct(kind):
         numbers = [field for field in column.flatten() if pa.types.is_floating(field.type)]
-        return set().union(*map(rows_with_nan, numbers))
+        return set().union(*(_rows_with_numbers(each, are_wanted) for each in numbers))
     if not pa.types.is_floating(kind):
         return set()
-    return set(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+    return set(pc.indices_nonzero(are_wanted(column)).to_pylist())
 
 
-def rows_out_of_days(column: pa.Array) -> set[int]:
-    """Which rows have a day or a time that PostgreSQL has not, in a column or a field of a struct.
-    Not deeper."""
+def rows_out_of_days(column: pa.Array, days: range) -> set[int]:
+    """Which rows have a time on none of the `days` from 1970 on that a database has, in a column or
+    a field of a struct; not deeper."""
     kind = column.type
     if pa.types.is_struct(kind):
         fields = [field for field in column.flatten() if pa.types.is_temporal(field.type)]
-        return set().union(*map(rows_out_of_days, fields))
+        return set().union(*(rows_out_of_days(each, days) for each in fields))
     if pa.types.is_date32(kind):
         counts = column.cast(pa.int32())
-        first, last = POSTGRESQL_DAYS[0], POSTGRESQL_DAYS[-1]
+        first, last = days[0], days[-1]
     elif pa.types.is_timestamp(kind):
         counts = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
         # There is no time that is too late for PostgreSQL.
-        first, last = POSTGRESQL_DAYS[0] * DAY_US, 2**63 - 1
+        first, last = days[0] * DAY_US, min(days.stop * DAY_US, 2**63) - 1
     else:
         return set()
     bounds = pc.min_max(counts).as_py()

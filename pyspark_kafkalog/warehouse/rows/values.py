@@ -29,6 +29,7 @@ from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters, checked_to
 from pyspark_kafkalog.warehouse.rows.debezium import DEBEZIUM, DebeziumRows, debezium_rows
 from pyspark_kafkalog.warehouse.rows.row_types import (
     rows_out_of_days,
+    rows_with_infinity,
     rows_with_nan,
     rows_with_nul,
     settled,
@@ -40,7 +41,8 @@ ON_ERROR = (FAIL, DEAD_LETTER, NULL)
 ERROR_COLUMN = "value_error"
 _HOLDS_NUL = "holds the character NUL, which the target cannot hold"
 _NO_DAY = "a time that the target does not have"
-_IS_NAN = "a number is NaN, which the target would store as null"
+_IS_NAN = "a number is NaN, which the target does not have"
+_IS_INFINITE = "a number is infinite, which the target does not have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Values:
     letters_to: str | None = None
     takes_nul: bool = True
     takes_nan: bool = True
-    takes_all_times: bool = True
+    takes_infinity: bool = True
+    days: range | None = None
     narrower: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
     """Columns that keep the type of the table, which not every value fits."""
     upsert: Upsert | None = None
@@ -124,14 +127,7 @@ class Values:
         self, records: pa.RecordBatch, schema: pa.Schema, letters: DeadLetters
     ) -> tuple[pa.RecordBatch, int]:
         decoded = self.decoder.decode(records.column("value"))
-        if not self.takes_nul:
-            rows_of_nul = rows_with_nul(decoded.column)
-            decoded = _without(decoded, rows_of_nul, f"a text {_HOLDS_NUL}")
-        if not self.takes_nan:
-            decoded = _without(decoded, rows_with_nan(decoded.column), _IS_NAN)
-        if not self.takes_all_times:
-            decoded = _without(decoded, rows_out_of_days(decoded.column), f"it holds {_NO_DAY}")
-        decoded, settled = self._settled(decoded)
+        decoded, settled = self._settled(self._held(decoded))
         errors = decoded.errors
         columns = self._columns(records, decoded) | settled
         if self.on_error == FAIL:
@@ -141,9 +137,9 @@ class Values:
             errors = {**self._bad_beside_value(records, schema, columns), **errors}
         if self.on_error == NULL and "headers" in columns and not self.takes_nul:
             columns["headers"] = _nulled(columns["headers"], rows_with_nul(columns["headers"]))
-        if self.on_error == NULL and not self.takes_all_times:
+        if self.on_error == NULL and self.days is not None:
             times = columns["timestamp"]
-            columns["timestamp"] = _nulled(times, rows_out_of_days(times))
+            columns["timestamp"] = _nulled(times, rows_out_of_days(times, self.days))
         if self.on_error == NULL:
             columns[ERROR_COLUMN] = _reasons(errors, records.num_rows)
         rows = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -152,6 +148,20 @@ class Values:
             letters.send(records.take(pa.array(bad)), [errors[row] for row in bad])
             rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
         return rows, len(errors)
+
+    def _held(self, decoded: Decoded) -> Decoded:
+        """Without what the target cannot hold."""
+        if not self.takes_nul:
+            rows_of_nul = rows_with_nul(decoded.column)
+            decoded = _without(decoded, rows_of_nul, f"a text {_HOLDS_NUL}")
+        if not self.takes_nan:
+            decoded = _without(decoded, rows_with_nan(decoded.column), _IS_NAN)
+        if not self.takes_infinity:
+            decoded = _without(decoded, rows_with_infinity(decoded.column), _IS_INFINITE)
+        if self.days is not None:
+            rows = rows_out_of_days(decoded.column, self.days)
+            decoded = _without(decoded, rows, f"it holds {_NO_DAY}")
+        return decoded
 
     def _bad_beside_value(
         self, records: pa.RecordBatch, schema: pa.Schema, columns: Mapping[str, pa.Array]
@@ -162,8 +172,9 @@ class Values:
         errors = _without_time(times)
         if self.upsert is not None and self.on_error == DEAD_LETTER:
             errors |= self.upsert.unfit(columns)
-        if not self.takes_all_times:
-            errors |= dict.fromkeys(rows_out_of_days(times), f"its timestamp is {_NO_DAY}")
+        if self.days is not None:
+            rows = rows_out_of_days(times, self.days)
+            errors |= dict.fromkeys(rows, f"its timestamp is {_NO_DAY}")
         if "headers" in schema.names:
             headers = records.column("headers")
             errors |= dict.fromkeys(_without_header_key(headers), "a header has no key")

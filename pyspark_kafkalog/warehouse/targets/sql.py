@@ -44,10 +44,13 @@ from pyspark_kafkalog.warehouse.commit import (
     Stage,
 )
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
+from pyspark_kafkalog.warehouse.rows.calendar_range import MARIADB_DAYS, POSTGRESQL_DAYS
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets import sql_database
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
+from pyspark_kafkalog.warehouse.targets.mariadb_session import lock
 from pyspark_kafkalog.warehouse.targets.rewound import Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_database import Database, Tries
@@ -69,6 +72,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     refuse_gone,
     refuse_unfit,
     refuse_unknown,
+    wait_for_turn,
 )
 from pyspark_kafkalog.warehouse.targets.sql_upsert import (
     begin_upsert,
@@ -92,6 +96,7 @@ _MISSING_FILE = (
 )
 _STAGE = re.compile(f"kafkalog-{LOAD_ID}")
 _TIMES_TO_CREATE = 20
+_DAYS = {"postgresql": POSTGRESQL_DAYS, "mariadb": MARIADB_DAYS}
 _Read = TypeVar("_Read")
 _LONGEST_CREATION_S = 30
 
@@ -168,14 +173,14 @@ class SqlTarget:
             path = os.path.join(tempfile.gettempdir(), f"kafkalog-{load_id}")
             os.mkdir(path, mode=0o700)
         kind = self._database.kind
-        is_postgresql = kind == "postgresql"
         return Stage(
             load_id,
             path,
             schema if upsert is None else upsert.schema(schema),
-            takes_nul=not is_postgresql,
-            takes_nan=kind != "sqlite",
-            takes_all_times=not is_postgresql,
+            takes_nul=kind != "postgresql",
+            takes_nan=kind not in ("sqlite", "mariadb"),
+            takes_infinity=kind != "mariadb",
+            days=_DAYS.get(kind),
             change=change,
             upsert=upsert,
         )
@@ -268,9 +273,11 @@ class SqlTarget:
                 position = pending.step_from(records.position(name)).position
                 columns = _columns(stage.schema, stage.upsert)
                 altered = files and alterations(connection, found, columns, stage.change)
+            if altered:
+                self._alter_apart(pending)
             try:
                 with self._database.transaction() as connection:
-                    keep(connection, found, bool(altered), stage.upsert is not None)
+                    self._keep(connection, found, pending, bool(altered))
                     self._hold(connection, stage)
                     records = found.records(connection)
                     landed = sum(file.records for file in files)
@@ -303,12 +310,35 @@ class SqlTarget:
             # could not tell in which order this transaction and others came.
             tries.pause()
 
+    def _keep(
+        self, connection: sa.Connection, found: Found, pending: PendingCommit, is_altered: bool
+    ) -> None:
+        is_alone = pending.stage.upsert is not None
+        if is_alone or not pending.planned_from.offsets:
+            wait_for_turn(connection, found)
+        keep(connection, found, is_altered, is_alone)
+
     def _hold(self, connection: sa.Connection, stage: Stage) -> None:
-        """Waits for the end of the transaction that commits this stage, which PostgreSQL may be at
+        """Waits for the end of the transaction that commits this stage, which a server may be at
         for a while after the connection was lost."""
-        if self._database.kind == "postgresql":
+        if self._database.kind == "mariadb":
+            lock(connection, stage.load_id, sql_database.LONGEST_WAIT_S)
+        elif self._database.kind == "postgresql":
             number = zlib.crc32(stage.load_id.encode())
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:n)"), {"n": number})
+
+    def _alter_apart(self, pending: PendingCommit) -> None:
+        """MariaDB commits at each ALTER TABLE, so it is done before the transaction. If that fails,
+        the next load finds the table with its columns."""
+        if self._database.kind != "mariadb":
+            return
+        with self._database.transaction() as connection:
+            found = find(connection, self._table)
+            wait_for_turn(connection, found)
+            now = found.records(connection).recorded_position(pending.name)
+            pending.check_unmoved(now, str(self))
+            columns = _columns(pending.stage.schema, pending.stage.upsert)
+            alter(connection, alterations(connection, found, columns, pending.stage.change))
 
     def _fit(self, connection: sa.Connection, found: Found, stage: Stage) -> None:
         """Gives the table the columns that the rows need, and looks at it again: others may have
@@ -316,7 +346,8 @@ class SqlTarget:
         schema = _columns(stage.schema, stage.upsert)
         now = joined_columns(connection, found, schema, stage.change)
         check_unchanged(schema, now, f"the table {self.table}")
-        alter(connection, alterations(connection, found, schema, stage.change))
+        if self._database.kind != "mariadb":
+            alter(connection, alterations(connection, found, schema, stage.change))
         refuse_unfit(connection, found, schema, schema)
         if stage.upsert is not None:
             refuse_keys(connection, found, stage.upsert, schema)

@@ -1,6 +1,7 @@
 """How landed rows get into a table: many at a time, by what each database has for it.
 
-COPY in PostgreSQL (psycopg), read_parquet in DuckDB, executemany in SQLite. Nested columns, such as
+COPY in PostgreSQL (psycopg), read_parquet in DuckDB, executemany in SQLite, INSERT of many rows in
+MariaDB. Nested columns, such as
 `headers`, become JSON with bytes in base64 and what is no finite number as text, in DuckDB lists,
 structs and maps; times in UTC (text in SQLite, which has no times).
 
@@ -13,11 +14,10 @@ Called by the driver, within the transaction that also moves the offsets.
 """
 
 import base64
-import binascii
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,9 +28,17 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.warehouse.rows.calendar_range import DAY_US, FIRST_TIME_US, LAST_TIME_US
+from pyspark_kafkalog.warehouse.rows.calendar_range import (
+    DAY_US,
+    FIRST_TIME_US,
+    LAST_TIME_US,
+    MARIADB_DAYS,
+    POSTGRESQL_DAYS,
+)
 from pyspark_kafkalog.warehouse.rows.row_types import rows_out_of_days
-from pyspark_kafkalog.warehouse.targets.sql_database import psycopg_cursor
+from pyspark_kafkalog.warehouse.targets.hexadecimal import hexadecimal
+from pyspark_kafkalog.warehouse.targets.mariadb_copy import Insertion
+from pyspark_kafkalog.warehouse.targets.sql_database import driver_cursor
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 
 BATCH_ROWS = 50_000
@@ -61,40 +69,50 @@ def copy_rows(
     if connection.dialect.name == "postgresql":
         # The texts of times name no zone.
         connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
-        with psycopg_cursor(connection) as cursor:
+        with driver_cursor(connection) as cursor:
             with cursor.copy(f"COPY {into} FROM STDIN (FORMAT csv)") as copy:
                 for batch in _batches(paths):
-                    _refuse_times(batch)
+                    _refuse_times(batch, POSTGRESQL_DAYS, "PostgreSQL")
                     copy.write(_csv(batch))
             return int(cursor.rowcount)
+    if connection.dialect.name == "mariadb":
+        insertion = Insertion(connection, into)
+        return sum(insertion.insert(_for_mariadb(batch)) for batch in _batches(paths))
     marks = ", ".join("?" * len(schema.names))
     statement = f"INSERT INTO {into} VALUES ({marks})"
     count = 0
     for batch in _batches(paths):
-        _refuse_nan(batch)
+        _refuse_numbers(batch, pc.is_nan, "NaN, which SQLite stores as null")
         rows = zip(*(column.to_pylist() for column in _plain_columns(batch)), strict=True)
         count += connection.exec_driver_sql(statement, list(rows)).rowcount
     return count
 
 
-def _refuse_nan(batch: pa.RecordBatch) -> None:
-    """SQLite stores NaN as null."""
+def _refuse_numbers(
+    batch: pa.RecordBatch, are_refused: Callable[[pa.Array], pa.Array], what: str
+) -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        if pa.types.is_floating(column.type) and pc.any(are_refused(column)).as_py():
             raise InvalidRowError(
-                f"column {name} holds NaN, which SQLite stores as null: leave such rows out, or "
-                "replace the value, in a transform"
+                f"column {name} holds {what}: leave such rows out, or replace the value, in a "
+                "transform"
             )
 
 
-def _refuse_times(batch: pa.RecordBatch) -> None:
-    """PostgreSQL has no days and times before the year 4714 before Christ."""
+def _refuse_times(batch: pa.RecordBatch, days: range, database: str) -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not pa.types.is_nested(column.type) and rows_out_of_days(column):
+        if not pa.types.is_nested(column.type) and rows_out_of_days(column, days):
             raise InvalidRowError(
-                f"column {name} holds a time that PostgreSQL does not have: let on_error be null "
+                f"column {name} holds a time that {database} does not have: let on_error be null "
                 "or deadletter, or replace the time in a transform"
             )
+
+
+def _for_mariadb(batch: pa.RecordBatch) -> list[pa.Array]:
+    _refuse_times(batch, MARIADB_DAYS, "MariaDB")
+    what = "NaN or an infinite number, which MariaDB does not have"
+    _refuse_numbers(batch, lambda column: pc.invert(pc.is_finite(column)), what)
+    return list(_plain_columns(batch))
 
 
 def _batches(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -132,29 +150,9 @@ def _csv(batch: pa.RecordBatch) -> memoryview:
 
 def _text_or_number(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(column.type):
-        return _hexadecimal(column)
+        return hexadecimal(column, "\\x")
     # All digits of its value, which a column of double precision would miss in 0.1.
     return column.cast(pa.float64()) if column.type == pa.float32() else column
-
-
-def _hexadecimal(column: pa.BinaryArray) -> pa.LargeStringArray:
-    r"""Bytes as PostgreSQL writes them: `\x` and two digits for each."""
-    if not len(column):
-        return pa.array([], pa.large_string())
-    _, offsets, content = column.buffers()
-    ends = pa.Array.from_buffers(
-        pa.int32(), len(column) + 1, [None, offsets], offset=column.offset
-    ).cast(pa.int64())
-    start, end = ends[0].as_py(), ends[-1].as_py()
-    digits = binascii.hexlify(memoryview(content)[start:end]) if content else b""
-    offsets = pc.multiply(pc.subtract(ends, start), 2)
-    valid = pc.is_valid(column)
-    texts = pa.LargeStringArray.from_buffers(
-        len(column), pa.py_buffer(offsets.buffers()[1]), pa.py_buffer(digits)
-    )
-    prefix = pa.scalar("\\x", pa.large_string())
-    joined = pc.binary_join_element_wise(prefix, texts, pa.scalar("", pa.large_string()))
-    return pc.if_else(valid, joined, pa.scalar(None, pa.large_string()))
 
 
 def _time_texts(column: pa.TimestampArray) -> pa.StringArray:

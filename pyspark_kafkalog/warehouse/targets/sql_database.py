@@ -3,8 +3,8 @@
 A connection lives for one transaction, so that nothing is shared between threads and processes.
 Whoever waits for another one, does so for LONGEST_WAIT_S at most, unless PostgreSQL is told another
 `lock_timeout` (in the URL, or for the role). Row security of PostgreSQL is off, which makes an
-error of rows that it would hide: hidden offsets would look like those of a new load. Passwords are
-shown nowhere.
+error of rows that it would hide: hidden offsets would look like those of a new load. What MariaDB
+is told says mariadb_session.py. Passwords are shown nowhere.
 
 DuckDB lets one process at a time open a file. Any thread or process of the driver.
 """
@@ -25,9 +25,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+from pyspark_kafkalog.warehouse.targets import mariadb_session
 
-KINDS = ("postgresql", "sqlite", "duckdb")
+KINDS = ("postgresql", "mariadb", "sqlite", "duckdb")
 LONGEST_WAIT_S = 600
+_DRIVERS = {"postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
+"""Of the databases that are servers."""
+_GIVEN_UP = ("40001", "40P01", 1213)
 _PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
@@ -60,8 +64,8 @@ class Database:
             raise InvalidOptionError(
                 f"sql: targets are databases of {', '.join(KINDS)}, not of {self.kind}"
             )
-        if self._url.drivername == "postgresql":
-            self._url = self._url.set(drivername="postgresql+psycopg")
+        if self._url.drivername in _DRIVERS:
+            self._url = self._url.set(drivername=_DRIVERS[self._url.drivername])
         if not self._url.database or self._url.database == ":memory:":
             raise InvalidOptionError(f"{self} names a database that does not outlive a load")
         try:
@@ -80,7 +84,7 @@ class Database:
 
     def is_missing_file(self) -> bool:
         """Whether to connect would make a file, and nothing says that this would fail."""
-        if self.kind == "postgresql":
+        if self.kind in _DRIVERS:
             return False
         path = str(self._url.database or "")
         if path.startswith(("md:", "file:")) or os.path.exists(path):
@@ -91,9 +95,15 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """A connection of its own, whose transaction is committed at the end."""
-        wait = {"timeout": LONGEST_WAIT_S} if self.kind == "sqlite" else {}
+        connecting: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        if self.kind == "sqlite":
+            connecting = {"timeout": LONGEST_WAIT_S}
+        elif self.kind == "mariadb":
+            connecting = mariadb_session.connecting(self._url)
+            options = {"isolation_level": mariadb_session.ISOLATION}
         engine = sa.create_engine(
-            self._url, poolclass=NullPool, hide_parameters=True, connect_args=wait
+            self._url, poolclass=NullPool, hide_parameters=True, connect_args=connecting, **options
         )
         try:
             with _duckdb_turn if self.kind == "duckdb" else nullcontext():
@@ -102,12 +112,14 @@ class Database:
                 with engine.begin() as connection:
                     if self.kind == "postgresql":
                         _set_up_postgresql(connection)
+                    elif self.kind == "mariadb":
+                        mariadb_session.set_up(connection, LONGEST_WAIT_S)
                     elif self.kind == "sqlite":
                         # Which it looks after for those alone that say so, before they write.
                         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
                     yield connection
         except engine.dialect.loaded_dbapi.Error as error:
-            # From COPY, which SQLAlchemy does not see.
+            # From COPY or INSERT, which SQLAlchemy does not see.
             raise DBAPIError("COPY", {}, error, hide_parameters=True) from error
         finally:
             engine.dispose()
@@ -148,10 +160,11 @@ class Tries:
         self._failed = 0
 
     def may_go_on(self, error: Exception) -> bool:
-        """Whether PostgreSQL gave the transaction up for others of its time, by a serialization
-        failure or a deadlock, and there is time for another try."""
-        state = getattr(getattr(error, "orig", None), "sqlstate", None)
-        return state in ("40001", "40P01") and time.monotonic() < self._ends_s
+        """Whether PostgreSQL or MariaDB gave the transaction up for others of its time, by a
+        serialization failure or a deadlock, and there is time for another try."""
+        original = getattr(error, "orig", None)
+        state = getattr(original, "sqlstate", None) or next(iter(getattr(original, "args", ())), "")
+        return state in _GIVEN_UP and time.monotonic() < self._ends_s
 
     def pause(self) -> None:
         """Before the next try, for a time at random: whoever waits for as long as the others meets
@@ -160,8 +173,8 @@ class Tries:
         time.sleep(random.random() * min(_PAUSE_S * self._failed, _LONGEST_PAUSE_S))
 
 
-def psycopg_cursor(connection: sa.Connection) -> Any:
-    """psycopg's own cursor in the transaction of `connection`."""
+def driver_cursor(connection: sa.Connection) -> Any:
+    """The driver's own cursor in the transaction of `connection`."""
     raw: Any = connection.connection.driver_connection
     return raw.cursor()
 

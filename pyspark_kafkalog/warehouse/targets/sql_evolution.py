@@ -5,7 +5,7 @@ number stays what it is; SQLite alters no type, and needs to for few: its intege
 DuckDB's structs get new fields; PostgreSQL and SQLite keep what is nested as a document.
 
 PostgreSQL: the role must own the table; ALTER waits for those who read it, and readers for the
-commit; a wider type writes the table anew.
+commit; a wider type writes the table anew. MariaDB alters in no transaction: sql.py does it before.
 
 Called by sql.py, within a transaction of the caller.
 """
@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.schema_change import joined, joined_type, refuse_spellings
+from pyspark_kafkalog.warehouse.targets.mariadb_types import widened
 from pyspark_kafkalog.warehouse.targets.sql_tables import Column, Found, columns, key_of
 from pyspark_kafkalog.warehouse.targets.sql_types import (
     becomes,
@@ -92,6 +93,9 @@ def alterations(
             statement = f"ALTER TABLE {found.quoted} ADD COLUMN {name} {kind}"
         elif not column.holds(field.type) and _is_altered(column, field, arrow, change):
             statement = f"ALTER TABLE {found.quoted} ALTER COLUMN {name} TYPE {kind}"
+            if dialect == "mariadb":
+                there_now = (column.name, column.declared)
+                statement = widened(connection, found.quoted, *there_now, kind)
         else:
             continue
         found_alterations.append(Alteration(field.name, statement))

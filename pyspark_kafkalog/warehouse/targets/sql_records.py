@@ -37,13 +37,16 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from kafka.structs import TopicPartition
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
-from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, TopicIds
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets import mariadb_session
+from pyspark_kafkalog.warehouse.targets.mariadb_types import MOST_KEY_BYTES
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 
 _FORGOTTEN, _REWOUND = "forgotten-", "rewound-"
@@ -76,22 +79,35 @@ class Upserted(NamedTuple):
     kinds: Mapping[str, str]
 
 
+# An index of MariaDB has 3072 bytes, of which a character takes 4.
+_MOST_CHARACTERS = {"table_name": 64, "load_name": 255, "topic": 249}
+_MOMENT = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mariadb")
+_ROW_KEY = sa.LargeBinary().with_variant(mysql.VARBINARY(MOST_KEY_BYTES), "mariadb")
+
+
+def _text_of(name: str) -> sa.types.TypeEngine[Any]:
+    return sa.Text().with_variant(mysql.VARCHAR(_MOST_CHARACTERS[name]), "mariadb")
+
+
 @functools.cache
 def _tables(schema: str) -> _Tables:
     metadata = sa.MetaData(schema=schema)
 
-    def key(name: str, kind: type[sa.types.TypeEngine[Any]] = sa.Text) -> sa.Column[Any]:
-        return sa.Column(name, kind, primary_key=True, autoincrement=False)
+    def key(name: str, kind: type[sa.types.TypeEngine[Any]] | None = None) -> sa.Column[Any]:
+        return sa.Column(name, kind or _text_of(name), primary_key=True, autoincrement=False)
+
+    def table_of(name: str, *columns: sa.Column[Any]) -> sa.Table:
+        return sa.Table(f"kafkalog_{name}", metadata, *columns, **mariadb_session.TABLES)
 
     def table(name: str, *columns: sa.Column[Any]) -> sa.Table:
-        return sa.Table(f"kafkalog_{name}", metadata, key("table_name"), key("load_name"), *columns)
+        return table_of(name, key("table_name"), key("load_name"), *columns)
 
     return _Tables(
         commits=table(
             "commits",
             key("commit_number", sa.BigInteger),
             sa.Column("load_id", sa.Text, nullable=False),
-            sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
+            sa.Column("committed_at", _MOMENT, nullable=False),
             sa.Column("records", sa.BigInteger, nullable=False),
             sa.Column(_COUNT, sa.BigInteger),
             sa.Column(_DIGEST, sa.Text),
@@ -123,19 +139,17 @@ def _tables(schema: str) -> _Tables:
             key("start_offset", sa.BigInteger),
             sa.Column("until_offset", sa.BigInteger, nullable=False),
         ),
-        upserts=sa.Table(
-            "kafkalog_upserts",
-            metadata,
+        upserts=table_of(
+            "upserts",
             key("table_name"),
             sa.Column("key_columns", sa.Text, nullable=False),
             sa.Column("order_by", sa.Text),
             sa.Column("kinds", sa.Text, nullable=False),
         ),
-        deleted=sa.Table(
-            "kafkalog_deleted",
-            metadata,
+        deleted=table_of(
+            "deleted",
             key("table_name"),
-            key("row_key", sa.LargeBinary),
+            sa.Column("row_key", _ROW_KEY, primary_key=True),
             sa.Column("topic", sa.Text, nullable=False),
             sa.Column("partition", sa.Integer, nullable=False),
             sa.Column("row_order", sa.BigInteger),
@@ -243,6 +257,9 @@ class Records:
 
     def position(self, name: str) -> Position:
         """Where a load goes on. Raises TargetError when that is lost."""
+        most = _MOST_CHARACTERS["load_name"]
+        if len(name) > most and self._connection.dialect.name == "mariadb":
+            raise InvalidOptionError(f"in MariaDB the name of a load has {most} characters at most")
         newest, position = self._newest(name), self.recorded_position(name)
         while (newer := self._newest(name)) != newest:
             # A rival's commit came between the two.

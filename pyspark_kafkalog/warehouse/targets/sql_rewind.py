@@ -3,9 +3,9 @@ one transaction.
 
 It takes the next number of the name first, as a commit does, so that a load at work looks again;
 then, in PostgreSQL, the lock that lets others read and nobody write, so that what is counted is
-what is deleted. Topics are compared byte by byte, whatever the collation of their column. In a
-table that is upserted nothing is doubled: records that come again take the place of their keys'
-rows, which so are never deleted.
+what is deleted. MariaDB has no such lock, and deletes nothing where the numbers differ. Topics are
+compared byte by byte, whatever the collation of their column. In a table that is upserted nothing
+is doubled: records that come again take the place of their keys' rows, which so are never deleted.
 
 Called by the driver, by sql.py alone.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import SQLAlchemyError
 
 from pyspark_kafkalog.errors import TargetError
@@ -39,6 +40,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     key_of,
     refuse_gone,
     refuse_unknown,
+    wait_for_turn,
 )
 
 _ORIGIN_SCHEMA = pa.schema(
@@ -63,6 +65,7 @@ def go_back(database: Database, table: TableName, asked: Rewind, target: str) ->
         try:
             with database.transaction() as connection:
                 records = found.records(connection)
+                wait_for_turn(connection, found)
                 records.take_number(name, newest + 1, load_id, 0, step.position)
                 keep(connection, found, is_altered=False, is_alone=True)
                 # Not before: a load may have moved the name on with rows of its own.
@@ -123,8 +126,15 @@ def _delete(
     if not rows:
         return
     table = _table(found)
-    for beyond in _beyond(connection, table, places):
-        connection.execute(sa.delete(table).where(beyond))
+    deleted = sum(
+        connection.execute(sa.delete(table).where(beyond)).rowcount
+        for beyond in _beyond(connection, table, places)
+    )
+    if connection.dialect.name == "mariadb" and deleted != rows:
+        raise TargetError(
+            f"{deleted:,} rows of {target} would be deleted, and {rows:,} were counted before: "
+            "others write to the table. Nothing was changed; rewind again"
+        )
     left = sum(_count(connection, table, each) for each in _beyond(connection, table, places))
     if left:
         raise TargetError(
@@ -169,6 +179,9 @@ def _exact(dialect: str, column: sa.ColumnElement[Any]) -> Any:
     """What compares a text byte by byte."""
     if dialect == "duckdb":
         return lambda text: sa.func.encode(column) == sa.func.encode(text)
+    if dialect == "mariadb":
+        in_unicode = sa.cast(column, mysql.CHAR(charset="utf8mb4"))
+        return lambda text: in_unicode.collate("utf8mb4_nopad_bin") == text
     collation = "BINARY" if dialect == "sqlite" else "C"
     return lambda text: sa.cast(column, sa.Text).collate(collation) == text
 

@@ -9,7 +9,8 @@ An existing table is taken if it is an ordinary or partitioned one whose columns
 its own: what they refuse is rolled back. PostgreSQL's unlogged tables, which are empty after a
 crash when the offsets are not, foreign tables, whose commit is another one, tables with a rule on
 INSERT, which COPY passes over, and tables whose rows conflict into one another (SQLite's ON
-CONFLICT REPLACE) are refused.
+CONFLICT REPLACE) are refused; of MariaDB's tables all but those of InnoDB, whose rows a rollback
+leaves.
 
 Called by the driver within a transaction of the caller. Writes no rows.
 """
@@ -27,6 +28,7 @@ from sqlalchemy.schema import CreateTable
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.rows.schema_change import ADVICE
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets import mariadb_session, mariadb_types, sql_database
 from pyspark_kafkalog.warehouse.targets.sql_records import NAMES, Records
 from pyspark_kafkalog.warehouse.targets.sql_types import (
     becomes,
@@ -67,8 +69,7 @@ class TableName:
             )
         if name.lower() in NAMES:
             raise InvalidOptionError(f"{text} is where loads are recorded: name another table")
-        if database == "postgresql":
-            _refuse_long([schema, name])
+        _refuse_names(database, [schema, name])
         return cls(schema or None, name)
 
 
@@ -105,6 +106,8 @@ def find(connection: sa.Connection, wanted: TableName) -> Found:
     """The table, there or not. Raises TargetError where it may be either of two."""
     if connection.dialect.name == "postgresql":
         return _find_in_postgresql(connection, wanted)
+    if connection.dialect.name == "mariadb":
+        return _find_in_mariadb(connection, wanted)
     # Neither tells names apart that differ by the case of ASCII letters alone: a table is recorded
     # as the first commit called it, which is what it is called itself.
     if connection.dialect.name == "sqlite":
@@ -124,11 +127,32 @@ def find(connection: sa.Connection, wanted: TableName) -> Found:
             "database_name = current_database() AND schema_name = :schema"
         )
     there = connection.execute(query, {"schema": schema}).scalars().all()
-    name = _spelled(wanted.name, there)
+    return _found(connection, schema, wanted.name, there)
+
+
+def _found(connection: sa.Connection, schema: str, wanted: str, there: Sequence[str]) -> Found:
+    """Of tables whose names differ by more than case."""
+    name = _spelled(wanted, there)
     records = Records(connection, schema, name)
     # To look for other spellings reads all commits ever made.
     recorded = name if records.any() else _spelled(name, sorted(records.spellings()))
     return Found(schema, name, name in there, recorded)
+
+
+def _find_in_mariadb(connection: sa.Connection, wanted: TableName) -> Found:
+    query = "SELECT @@lower_case_table_names, DATABASE()"
+    folding, current = connection.exec_driver_sql(query).one()
+    schema = wanted.schema or str(current)
+    if folding:
+        names = connection.exec_driver_sql("SELECT schema_name FROM information_schema.schemata")
+        schema = _spelled(schema, names.scalars().all())
+    tables = sa.text(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = :schema"
+    )
+    there = connection.execute(tables, {"schema": schema}).scalars().all()
+    if folding:
+        return _found(connection, schema, wanted.name, there)
+    return Found(schema, wanted.name, wanted.name in there, wanted.name)
 
 
 def _find_in_postgresql(connection: sa.Connection, wanted: TableName) -> Found:
@@ -206,36 +230,61 @@ def create(
 ) -> None:
     """Makes what is missing, of the table and of those that record loads. A table to upsert gets an
     index of its keys; in DuckDB, which finds rows without one, and is slower with it, none."""
-    if connection.dialect.name == "postgresql":
-        _refuse_long(schema.names)
+    _refuse_names(connection.dialect.name, schema.names)
     found = find(connection, wanted)
     refuse_gone(connection, found)
     records = found.records(connection)
     records.create_missing(upsert is not None)
     if not found.is_there:
         records.forget_upserts()
+        key = upsert.key if upsert is not None else ()
         columns = [
             # Quoted, as not every dialect knows each keyword of its database.
-            sa.Column(sa.quoted_name(field.name, quote=True), column_type(field.type))
+            sa.Column(sa.quoted_name(field.name, quote=True), _type_of(connection, field, key))
             for field in schema
         ]
-        table = sa.Table(found.name, sa.MetaData(schema=found.schema), *columns)
+        metadata = sa.MetaData(schema=found.schema)
+        table = sa.Table(found.name, metadata, *columns, **mariadb_session.TABLES)
         if upsert is not None and connection.dialect.name != "duckdb":
             table.append_constraint(sa.UniqueConstraint(*upsert.key))
         connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def _type_of(
+    connection: sa.Connection, field: pa.Field, key: Sequence[str]
+) -> sa.types.TypeEngine[Any]:
+    """What a new table has for a field; an index of MariaDB has no room for texts of any length."""
+    if connection.dialect.name == "mariadb" and field.name in key:
+        in_key = mariadb_types.key_type(field.type, len(key))
+        if in_key is not None:
+            return in_key
+    return column_type(field.type)
+
+
+def wait_for_turn(connection: sa.Connection, found: Found) -> None:
+    """Of MariaDB's transactions into a table, has those come one after the other that upsert, go
+    back, alter it, or are a name's first: each looks for what the others do. Theirs is the lock of
+    `keep` elsewhere. Comes before all else, as these locks and those of rows wait for each other
+    unnoticed."""
+    if connection.dialect.name == "mariadb":
+        name = mariadb_session.table_lock(found.schema, found.name)
+        mariadb_session.lock(connection, name, sql_database.LONGEST_WAIT_S)
 
 
 def keep(connection: sa.Connection, found: Found, is_altered: bool, is_alone: bool) -> None:
     """Lets nobody alter the table up to the end of the transaction, whose first statement this is:
     else PostgreSQL might tell it how the table was before. A transaction that alters it itself
     takes the whole lock now, as two that hold a lesser one would wait for each other; one that is
-    to write alone takes that which lets others read. In the other databases, whoever has written is
-    alone."""
+    to write alone takes that which lets others read. In MariaDB, that which writers have keeps
+    others from altering. In the other databases, whoever has written is alone."""
     if connection.dialect.name == "postgresql":
         table = found.quoted.replace("%", "%%")
         mode = "SHARE ROW EXCLUSIVE" if is_alone else "ACCESS SHARE"
         mode = "ACCESS EXCLUSIVE" if is_altered else mode
         connection.exec_driver_sql(f"LOCK TABLE {table} IN {mode} MODE")
+    elif connection.dialect.name == "mariadb":
+        table = found.quoted.replace("%", "%%")
+        connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE 1 = 0 FOR UPDATE").all()
 
 
 def columns(connection: sa.Connection, found: Found, schema: pa.Schema) -> dict[str, Column]:
@@ -247,6 +296,8 @@ def columns(connection: sa.Connection, found: Found, schema: pa.Schema) -> dict[
 
 def key_of(dialect: str, name: str) -> str:
     """What tells a column from others: PostgreSQL alone has two that differ by case."""
+    if dialect == "mariadb":
+        return name.lower()
     return name if dialect == "postgresql" else _folded(name)
 
 
@@ -432,25 +483,77 @@ def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) ->
     ]
 
 
+def _kind_in_mariadb(connection: sa.Connection, found: Found) -> str | None:
+    query = sa.text(
+        "SELECT table_name AS name, table_type AS type, engine AS engine "
+        "FROM information_schema.tables WHERE table_schema = :schema"
+    )
+    rows = {row.name: row for row in connection.execute(query, {"schema": found.schema})}
+    for name in (found.name, *NAMES):
+        row = rows.get(name)
+        if row is not None and row.type != "BASE TABLE":
+            return f"{'' if name == found.name else f'recorded in {name}, '}{row.type.lower()}"
+        if row is not None and row.engine != "InnoDB":
+            which = "" if name == found.name else f"recorded in {name}, "
+            return f"{which}of the engine {row.engine}, which rolls nothing back"
+    return None
+
+
+def _columns_in_mariadb(connection: sa.Connection, found: Found, _: pa.Schema) -> Sequence[Column]:
+    names = {"schema": found.schema, "name": found.name}
+    of_table = "WHERE table_schema = :schema AND table_name = :name"
+    unique = sa.text(
+        f"SELECT column_name FROM information_schema.statistics {of_table} AND non_unique = 0"
+    )
+    in_index = set(connection.execute(unique, names).scalars())
+    wanted = (
+        *("column_name", "data_type", "column_type", "column_default", "is_nullable", "extra"),
+        *("is_generated", "character_set_name", "collation_name"),
+        *("numeric_precision", "numeric_scale", "datetime_precision"),
+    )
+    listed = ", ".join(f"{name} AS {name}" for name in wanted)
+    rows = connection.execute(
+        sa.text(f"SELECT {listed} FROM information_schema.columns {of_table}"), names
+    )
+    return [
+        Column(
+            name=row.column_name,
+            declared=mariadb_types.declared(row),
+            fills_itself=row.is_nullable == "YES"
+            or row.column_default is not None
+            or row.is_generated == "ALWAYS"
+            or "auto_increment" in row.extra,
+            holds=partial(mariadb_types.holds, row, row.column_name in in_index),
+            becomes=partial(becomes, mariadb_types.numbers(row)),
+        )
+        for row in rows
+    ]
+
+
 _KINDS = {
     "postgresql": _kind_in_postgresql,
+    "mariadb": _kind_in_mariadb,
     "duckdb": _kind_in_duckdb,
     "sqlite": _kind_in_sqlite,
 }
 _COLUMNS = {
     "postgresql": _columns_in_postgresql,
+    "mariadb": _columns_in_mariadb,
     "duckdb": _columns_in_duckdb,
     "sqlite": _columns_in_sqlite,
 }
 
 
-def _refuse_long(names: Sequence[str]) -> None:
+def _refuse_names(database: str, names: Sequence[str]) -> None:
+    """Raises InvalidOptionError for names that a database cannot have, or does not keep."""
     for name in names:
-        if len(name.encode()) > _MOST_BYTES_OF_A_NAME:
+        if database == "postgresql" and len(name.encode()) > _MOST_BYTES_OF_A_NAME:
             raise InvalidOptionError(
                 f"{name} is longer than the {_MOST_BYTES_OF_A_NAME} bytes that PostgreSQL keeps of "
                 "a name: it could not be told from others that begin alike"
             )
+        if database == "mariadb":
+            mariadb_session.refuse_name(name)
 
 
 def _folded(name: str) -> str:

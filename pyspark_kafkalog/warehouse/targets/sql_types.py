@@ -14,8 +14,8 @@ databases do without a word when they cast. Column by column:
     bytes               bytea                           BLOB                     BLOB
     nested              json, jsonb, text               exactly the same         TEXT
 
-Columns of SQLite without a type, and of type ANY in a strict table, keep any value as it is. Pure
-functions: driver, any thread.
+Columns of SQLite without a type, and of type ANY in a strict table, keep any value as it is.
+MariaDB's are mariadb_types.py's. Pure functions: driver, any thread.
 """
 
 import re
@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.postgresql import JSONB
 
 _Number = int | float | Fraction
@@ -43,19 +44,19 @@ class Numbers:
         return self.low <= other.low and other.high <= self.high and other.scale <= self.scale
 
 
-def _signed(bits: int) -> Numbers:
+def signed(bits: int) -> Numbers:
     return Numbers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _decimal(precision: int, scale: int) -> Numbers:
+def decimal_numbers(precision: int, scale: int) -> Numbers:
     most = Fraction(10**precision - 1) / Fraction(10) ** scale
     return Numbers(-most, most, scale)
 
 
 _ANY_NUMBER = Numbers(float("-inf"), float("inf"), float("inf"))
-_DOUBLE = Numbers(-(2**53), 2**53)
+DOUBLES = Numbers(-(2**53), 2**53)
 _FLOAT = Numbers(-(2**24), 2**24)
-_OURS = {pa.int32(): _signed(32), pa.int64(): _signed(64)}
+_OURS = {pa.int32(): signed(32), pa.int64(): signed(64)}
 
 
 class _DuckType(sa.types.UserDefinedType[Any]):
@@ -70,7 +71,9 @@ class _DuckType(sa.types.UserDefinedType[Any]):
         return self.name
 
 
-# Of PostgreSQL and SQLite in SQLAlchemy's words, and DuckDB's own names, which nested types need.
+_TIMES_IN_MARIADB = mysql.DATETIME(fsp=6)
+
+# In SQLAlchemy's words, and DuckDB's own names, which nested types need.
 _SCALARS: Mapping[pa.DataType, tuple[sa.types.TypeEngine[Any], str]] = {
     pa.bool_(): (sa.Boolean(), "BOOLEAN"),
     pa.int32(): (sa.Integer(), "INTEGER"),
@@ -78,18 +81,24 @@ _SCALARS: Mapping[pa.DataType, tuple[sa.types.TypeEngine[Any], str]] = {
     pa.float32(): (sa.REAL(), "FLOAT"),
     pa.float64(): (sa.Double(), "DOUBLE"),
     pa.date32(): (sa.Date(), "DATE"),
-    pa.timestamp("us"): (sa.DateTime(), "TIMESTAMP"),
-    pa.timestamp("us", "UTC"): (sa.DateTime(timezone=True), "TIMESTAMP WITH TIME ZONE"),
-    pa.string(): (sa.Text(), "VARCHAR"),
-    pa.binary(): (sa.LargeBinary(), "BLOB"),
+    pa.timestamp("us"): (
+        sa.DateTime().with_variant(_TIMES_IN_MARIADB, "mariadb"),
+        "TIMESTAMP",
+    ),
+    pa.timestamp("us", "UTC"): (
+        sa.DateTime(timezone=True).with_variant(_TIMES_IN_MARIADB, "mariadb"),
+        "TIMESTAMP WITH TIME ZONE",
+    ),
+    pa.string(): (sa.Text().with_variant(mysql.LONGTEXT(), "mariadb"), "VARCHAR"),
+    pa.binary(): (sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mariadb"), "BLOB"),
 }
 
 _POSTGRESQL_NUMBERS = {
-    "int2": _signed(16),
-    "int4": _signed(32),
-    "int8": _signed(64),
+    "int2": signed(16),
+    "int4": signed(32),
+    "int8": signed(64),
     "float4": _FLOAT,
-    "float8": _DOUBLE,
+    "float8": DOUBLES,
 }
 _POSTGRESQL_TEXTS = {"text", "varchar", "citext"}
 _POSTGRESQL_OTHERS = {
@@ -104,14 +113,14 @@ _POSTGRESQL_OTHERS = {
 }
 
 _DUCKDB_NUMBERS = {
-    **{name: _signed(bits) for name, bits in (("TINYINT", 8), ("SMALLINT", 16), ("INTEGER", 32))},
-    **{name: _signed(bits) for name, bits in (("BIGINT", 64), ("HUGEINT", 128))},
+    **{name: signed(bits) for name, bits in (("TINYINT", 8), ("SMALLINT", 16), ("INTEGER", 32))},
+    **{name: signed(bits) for name, bits in (("BIGINT", 64), ("HUGEINT", 128))},
     "FLOAT": _FLOAT,
-    "DOUBLE": _DOUBLE,
+    "DOUBLE": DOUBLES,
 }
 _DUCKDB_DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 
-_SQLITE_NUMBERS = {"INTEGER": _signed(64), "NUMERIC": _signed(64), "REAL": _DOUBLE}
+_SQLITE_NUMBERS = {"INTEGER": signed(64), "NUMERIC": signed(64), "REAL": DOUBLES}
 _SQLITE_OTHERS = {
     pa.bool_(): {"INTEGER", "NUMERIC"},
     pa.float32(): {"REAL"},
@@ -132,7 +141,8 @@ def column_type(kind: pa.DataType) -> sa.types.TypeEngine[Any]:
     if kind in _SCALARS:
         return _SCALARS[kind][0]
     in_duckdb = _DuckType(duckdb_name(kind))
-    return sa.Text().with_variant(JSONB(), "postgresql").with_variant(in_duckdb, "duckdb")
+    nested = sa.Text().with_variant(JSONB(), "postgresql").with_variant(in_duckdb, "duckdb")
+    return nested.with_variant(sa.JSON(), "mariadb")
 
 
 def duckdb_name(kind: pa.DataType) -> str:
@@ -162,10 +172,10 @@ def postgresql_holds(there: Any, kind: pa.DataType) -> bool:
         return name in wanted and there.character_maximum_length is None
     if name == "numeric":
         precision, scale = there.numeric_precision, there.numeric_scale
-        numbers = _ANY_NUMBER if precision is None else _decimal(precision, scale)
-        return _is_number(kind) and numbers.holds(_ours(kind))
-    if _is_number(kind):
-        return name in _POSTGRESQL_NUMBERS and _POSTGRESQL_NUMBERS[name].holds(_ours(kind))
+        numbers = _ANY_NUMBER if precision is None else decimal_numbers(precision, scale)
+        return is_number(kind) and numbers.holds(numbers_of(kind))
+    if is_number(kind):
+        return name in _POSTGRESQL_NUMBERS and _POSTGRESQL_NUMBERS[name].holds(numbers_of(kind))
     is_cut = there.character_maximum_length is not None or (
         pa.types.is_timestamp(kind) and there.datetime_precision != 6
     )
@@ -176,10 +186,9 @@ def duckdb_holds(there: str, names: Mapping[pa.DataType, str], kind: pa.DataType
     """`there` is the type as DuckDB writes it, `names` how it writes ours."""
     if there == names[kind]:
         return True
-    decimal = _DUCKDB_DECIMAL.fullmatch(there)
-    if _is_number(kind):
-        numbers = _decimal(*map(int, decimal.groups())) if decimal else _DUCKDB_NUMBERS.get(there)
-        return numbers is not None and numbers.holds(_ours(kind))
+    if is_number(kind):
+        numbers = duckdb_numbers(there)
+        return numbers is not None and numbers.holds(numbers_of(kind))
     return kind == pa.float32() and there == "DOUBLE"
 
 
@@ -202,25 +211,25 @@ def postgresql_numbers(there: Any) -> Numbers | None:
     if there.udt_schema != "pg_catalog" or there.domain_name is not None:
         return None
     if there.udt_name == "numeric" and there.numeric_precision is not None:
-        return _decimal(there.numeric_precision, there.numeric_scale)
+        return decimal_numbers(there.numeric_precision, there.numeric_scale)
     return _POSTGRESQL_NUMBERS.get(there.udt_name)
 
 
 def duckdb_numbers(there: str) -> Numbers | None:
     decimal = _DUCKDB_DECIMAL.fullmatch(there)
-    return _decimal(*map(int, decimal.groups())) if decimal else _DUCKDB_NUMBERS.get(there)
+    return decimal_numbers(*map(int, decimal.groups())) if decimal else _DUCKDB_NUMBERS.get(there)
 
 
 def becomes(numbers: Numbers | None, kind: pa.DataType) -> bool:
     """Whether a column of `numbers` can get the type of ours and keeps each of them. Numbers with
     a floating point have fractions, which no decimal has."""
-    if numbers is None or numbers == _DOUBLE:
+    if numbers is None or numbers == DOUBLES:
         return False
     if numbers == _FLOAT:
         return bool(kind == pa.float64())
     if kind in (pa.float32(), pa.float64()):
-        return (_FLOAT if kind == pa.float32() else _DOUBLE).holds(numbers)
-    return _is_number(kind) and _ours(kind).holds(numbers)
+        return (_FLOAT if kind == pa.float32() else DOUBLES).holds(numbers)
+    return is_number(kind) and numbers_of(kind).holds(numbers)
 
 
 def _affinity(declared: str) -> str:
@@ -236,9 +245,9 @@ def _affinity(declared: str) -> str:
     return "NUMERIC"
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
     return kind in _OURS or pa.types.is_decimal(kind)
 
 
-def _ours(kind: pa.DataType) -> Numbers:
-    return _OURS[kind] if kind in _OURS else _decimal(kind.precision, kind.scale)
+def numbers_of(kind: pa.DataType) -> Numbers:
+    return _OURS[kind] if kind in _OURS else decimal_numbers(kind.precision, kind.scale)

@@ -11,11 +11,11 @@ Within a partition what is committed later is newer, so one load alone may have 
 
 Rows are updated, not written anew: columns of the table's own keep what they have, and nothing
 that refers to them is deleted. Each key changes one row, or nothing is committed. Keys are compared
-byte by byte: columns of PostgreSQL that take two texts for one are refused, and those of SQLite and
-DuckDB are compared without their collation.
+byte by byte: columns of PostgreSQL and MariaDB that take two texts for one are refused, and those
+of SQLite and DuckDB are compared without their collation.
 
-Memory is the database's. Cost: with an index of the key, that of the load's own rows, in PostgreSQL
-and SQLite; DuckDB reads the keys of the whole table. Called by the driver, by sql.py alone.
+Memory is the database's. Cost: with an index of the key, that of the load's own rows; but DuckDB
+reads the keys of the whole table. Called by the driver, by sql.py alone.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,10 @@ def begin_upsert(
 
 
 def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema: pa.Schema) -> None:
-    """Raises TargetError for columns of a key in which PostgreSQL takes two values for one."""
+    """Raises TargetError for columns of a key in which PostgreSQL or MariaDB takes two values for
+    one."""
+    if connection.dialect.name == "mariadb":
+        _refuse_keys_in_mariadb(connection, found, upsert)
     if connection.dialect.name != "postgresql":
         return
     query = sa.text(
@@ -131,6 +134,23 @@ def refuse_identities(connection: sa.Connection, found: Found, schema: pa.Schema
             )
 
 
+def _refuse_keys_in_mariadb(connection: sa.Connection, found: Found, upsert: Upsert) -> None:
+    """All of its collations but those that compare bytes, and pad no text with spaces."""
+    query = sa.text(
+        "SELECT column_name, collation_name FROM information_schema.columns "
+        "WHERE table_schema = :schema AND table_name = :name AND collation_name IS NOT NULL"
+    )
+    names = {"schema": found.schema, "name": found.name}
+    wanted = {name.lower() for name in (*upsert.key, "topic")}
+    for name, collation in connection.execute(query, names):
+        if name.lower() in wanted and not collation.endswith("_nopad_bin"):
+            raise TargetError(
+                f"column {name} of the table {found.name} has the collation {collation}, which may "
+                "take two keys, or topics, for one ('a' = 'A', or 'a' = 'a '): give it "
+                "utf8mb4_nopad_bin, or name another table"
+            )
+
+
 def upsert_rows(
     connection: sa.Connection, found: Found, stage: Stage, upsert: Upsert, paths: Sequence[str]
 ) -> None:
@@ -139,7 +159,7 @@ def upsert_rows(
     schema = stage.schema
     _make_staged(connection, found, schema)
     copy_rows(connection, quoted(_STAGED), schema, paths)
-    staged = sa.table(_STAGED, *map(sa.column, schema.names))
+    staged = sa.table(_STAGED, *map(_column, schema.names))
     if upsert.order_by is None:
         _refuse_two_partitions(connection, staged)
     elif connection.dialect.name == "sqlite":
@@ -147,8 +167,8 @@ def upsert_rows(
     _make_newest(connection, staged, upsert)
     texts = {name for name in upsert.key if schema.field(name).type == pa.string()}
     columns = table_columns(schema).names
-    table = sa.table(found.name, *map(sa.column, columns), schema=found.schema)
-    newest = sa.table(_NEWEST, *map(sa.column, schema.names))
+    table = sa.table(found.name, *map(_column, columns), schema=found.schema)
+    newest = sa.table(_NEWEST, *map(_column, schema.names))
     deleted = found.records(connection).deleted
     keys = [_Key(table.c[name], name, name in texts) for name in upsert.key]
     rows = _Pair(connection, newest, table, keys, sa.true())
@@ -181,6 +201,11 @@ def upsert_rows(
             "row_order": order,
         },
     )
+
+
+def _column(name: str) -> sa.ColumnClause[Any]:
+    """Quoted, as not every dialect knows each keyword of its database."""
+    return sa.column(sa.quoted_name(name, quote=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,21 +266,28 @@ class _Pair:
     def drop_older(self, order: sa.ColumnElement[Any], name: str) -> None:
         """Leaves out of `newest` what is older than what is there. Of one time, in one partition
         the later commit wins, and of two partitions always the same."""
-        there, newest = self.there.c, self.newest.alias("staged")
+        there = self.there.c
+        newest: Any = self.newest if self.dialect == "mariadb" else self.newest.alias("staged")
         topic, new_topic = (_exact(self.dialect, each.topic) for each in (there, newest.c))
         is_later_place = sa.or_(
             topic > new_topic,
             sa.and_(topic == new_topic, there.partition > newest.c.partition),
         )
         same_time = sa.and_(order == newest.c[name], is_later_place)
-        older = sa.select(newest.c[KEY]).where(
-            self.same(newest), sa.or_(order > newest.c[name], same_time)
-        )
+        is_older = sa.and_(self.same(newest), sa.or_(order > newest.c[name], same_time))
+        if self.dialect == "mariadb":
+            self.connection.execute(sa.delete(newest).where(is_older))
+            return
+        older = sa.select(newest.c[KEY]).where(is_older)
         self.connection.execute(sa.delete(self.newest).where(self.newest.c[KEY].in_(older)))
 
     def delete(self, which: _Condition) -> None:
         """Deletes the rows of keys of which `newest` has one such."""
         newest, dialect = self.newest, self.dialect
+        if dialect == "mariadb":
+            # Which would look for the keys of each row of the table.
+            self.connection.execute(sa.delete(self.there).where(self.same(newest), which))
+            return
         exact = _one_of(
             [key.exact(dialect) for key in self.keys],
             sa.select(*(key.new(dialect, newest) for key in self.keys)).where(which),
@@ -311,6 +343,9 @@ def _make_staged(connection: sa.Connection, found: Found, schema: pa.Schema) -> 
         KEY: "BYTEA" if connection.dialect.name == "postgresql" else "BLOB",
         ORDER: "BIGINT",
     }
+    if connection.dialect.name == "mariadb":
+        _make_staged_in_mariadb(connection, found, schema)
+        return
     columns = [
         f"CAST(NULL AS {extra[name]}) AS {name}" if name in extra else quoted(name)
         for name in schema.names
@@ -319,6 +354,17 @@ def _make_staged(connection: sa.Connection, found: Found, schema: pa.Schema) -> 
     if connection.dialect.paramstyle in ("format", "pyformat"):
         query = query.replace("%", "%%")
     connection.exec_driver_sql(f"{_temporary(connection, _STAGED)} AS {query}")
+
+
+def _make_staged_in_mariadb(connection: sa.Connection, found: Found, schema: pa.Schema) -> None:
+    """MariaDB casts to no such types, and would have columns that take no null take none here; of
+    deleted rows nothing but the key is there."""
+    extra = {DELETED: "BOOLEAN", KEY: "LONGBLOB", ORDER: "BIGINT"}
+    own = [f"{name} {extra[name]}" for name in schema.names if name in extra]
+    columns = ", ".join(quoted(name) for name in schema.names if name not in extra)
+    query = f"SELECT {columns} FROM (SELECT 1) one LEFT JOIN {found.quoted} there ON FALSE LIMIT 0"
+    statement = f"CREATE TEMPORARY TABLE {_STAGED} ({', '.join(own)}) ENGINE=InnoDB AS {query}"
+    connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
 def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upsert) -> None:
@@ -339,8 +385,8 @@ def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upse
 
 def _temporary(connection: sa.Connection, name: str) -> str:
     """For one transaction: a pool of connections, as PgBouncer is, gives this one to others."""
-    drop = " ON COMMIT DROP" if connection.dialect.name == "postgresql" else ""
-    return f"CREATE TEMPORARY TABLE {name}{drop}"
+    how = {"postgresql": " ON COMMIT DROP", "mariadb": " ENGINE=InnoDB"}
+    return f"CREATE TEMPORARY TABLE {name}{how.get(connection.dialect.name, '')}"
 
 
 def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) -> None:

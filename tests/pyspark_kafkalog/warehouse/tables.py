@@ -12,7 +12,7 @@ import sqlite3
 import uuid
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+from tests.support.mariadb import mariadb
 from tests.support.patience import wait_until
 from tests.support.postgres import postgres
 from tests.support.s3_server import BUCKET, REGION, s3
@@ -391,7 +392,58 @@ class PostgresTable(Table):
         return [(row[0], int(row[1]), int(row[2]), int(row[3])) for row in self.query(GAPS_QUERY)]
 
 
-GAPS_QUERY = "SELECT topic, partition, start_offset, until_offset FROM kafkalog_gaps"
+class MariaDbTable(Table):
+    """A database of its own in the one server of all tests."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.schema = f"s{uuid.uuid4().hex[:12]}"
+        self.name = f"sql:{mariadb().url(self.schema)}#orders"
+        mariadb().query(f"CREATE DATABASE {self.schema}")
+
+    def query(self, statement: str) -> Sequence[tuple[Any, ...]]:
+        return mariadb().query(statement, database=self.schema)
+
+    def exists(self, table: str = "orders") -> bool:
+        found = self.query(
+            f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{self.schema}'"
+        )
+        return (table,) in found
+
+    def arrow(self) -> pa.Table:
+        rows = self.all_rows() if self.exists() else []
+        return with_times(pa.Table.from_pylist(rows)) if rows else NOTHING
+
+    def all_rows(self) -> list[dict[str, Any]]:
+        names = [row[0] for row in self.query("SHOW COLUMNS FROM orders")]
+        return [dict(zip(names, row, strict=True)) for row in self.query("SELECT * FROM orders")]
+
+    def headers(self, found: Any) -> list[tuple[str, bytes | None]]:
+        return headers_of(json.loads(found))
+
+    def settle(self) -> None:
+        others = "user = 'loader' AND id <> CONNECTION_ID()"
+        wait_until(
+            lambda: not self.query(f"SELECT 1 FROM information_schema.processlist WHERE {others}"),
+            "the end of all other connections",
+            pause_s=0.002,
+        )
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        mariadb().query(f"DROP DATABASE {self.schema}")
+        mariadb().query(f"CREATE DATABASE {self.schema}")
+        prepare(self)
+
+    def offsets(self, name: str) -> dict[int, int]:
+        if not self.exists("kafkalog_offsets"):
+            return {}
+        return dict(self.query(offsets_query(name)))
+
+    def gaps(self) -> list[tuple[str, int, int, int]]:
+        return [(row[0], row[1], row[2], row[3]) for row in self.query(GAPS_QUERY)]
+
+
+GAPS_QUERY = 'SELECT topic, "partition", start_offset, until_offset FROM kafkalog_gaps'
 POSTGRES_TYPES: dict[str, Callable[[str], Any]] = {
     "bytea": lambda text: bytes.fromhex(text.removeprefix("\\x")),
     "text": str,
@@ -402,13 +454,13 @@ POSTGRES_TYPES: dict[str, Callable[[str], Any]] = {
 }
 
 
-SqlTable = SqliteTable | DuckTable | PostgresTable
+SqlTable = SqliteTable | DuckTable | PostgresTable | MariaDbTable
 
 
 def offsets_query(name: str) -> str:
     quoted = name.replace("'", "''")
     return (
-        "SELECT partition, next_offset FROM kafkalog_offsets "
+        'SELECT "partition", next_offset FROM kafkalog_offsets '
         f"WHERE table_name = 'orders' AND load_name = '{quoted}' AND topic = 'orders'"
     )
 
@@ -431,19 +483,20 @@ def numbers(topics: dict[str, dict[str, int]]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in topics.get("orders", {}).items()}
 
 
-DATABASES: dict[str, type[SqliteTable] | type[DuckTable] | type[PostgresTable]] = {
+DATABASES: dict[
+    str, type[SqliteTable] | type[DuckTable] | type[PostgresTable] | type[MariaDbTable]
+] = {
     "sqlite": SqliteTable,
     "duckdb": DuckTable,
     "postgresql": PostgresTable,
+    "mariadb": MariaDbTable,
 }
 KINDS = {
     "parquet": ParquetTable,
     "s3": S3Table,
     "delta": DeltaLakeTable,
     "iceberg": IcebergTable,
-    "sqlite": SqliteTable,
-    "duckdb": DuckTable,
-    "postgresql": PostgresTable,
+    **DATABASES,
 }
 
 

@@ -47,7 +47,7 @@ ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 BOTH_TO_3 = {"orders": {"0": 3, "1": 3}}
 QUICK = ["delta", "iceberg", "sqlite"]
-TRUNCATING = [*QUICK, "duckdb", "postgresql"]
+TRUNCATING = [*QUICK, "duckdb", "postgresql", "mariadb"]
 
 
 def of(kinds: list[str], quick: tuple[str, ...] = ("delta",)) -> list[Any]:
@@ -341,6 +341,7 @@ LATE: dict[str, tuple[object, str, int]] = {
     "sqlite": (Database, "transaction", 1),
     "duckdb": (Database, "transaction", 1),
     "postgresql": (Database, "transaction", 1),
+    "mariadb": (Database, "transaction", 1),
 }
 
 

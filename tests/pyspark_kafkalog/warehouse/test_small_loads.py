@@ -32,6 +32,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     DeltaLakeTable,
     DuckTable,
     IcebergTable,
+    MariaDbTable,
     ParquetTable,
     PostgresTable,
     S3Table,
@@ -98,6 +99,8 @@ def add_text(table: Table, column: str) -> None:
         case DuckTable():
             with closing(duckdb.connect(table.file)) as connection:
                 connection.execute(f"ALTER TABLE orders ADD COLUMN {column} TEXT")
+        case MariaDbTable():
+            table.query(f"ALTER TABLE orders ADD COLUMN {column} LONGTEXT CHARACTER SET utf8mb4")
         case SqliteTable() | PostgresTable():
             table.query(f"ALTER TABLE orders ADD COLUMN {column} TEXT")
         case _:

@@ -267,7 +267,7 @@ def test_a_nul_in_a_text_is_bad_for_a_target_that_cannot_hold_it(
 
 
 @pytest.mark.parametrize(("schema", "form"), [('"double"', "{}"), (NAN_SCHEMA, "struct")])
-def test_nan_is_bad_for_a_target_that_would_make_null_of_it(
+def test_numbers_are_bad_for_a_target_that_does_not_have_them(
     monkeypatch: pytest.MonkeyPatch, schema: str, form: str
 ) -> None:
     """But within a list, which is JSON there."""
@@ -283,6 +283,10 @@ def test_nan_is_bad_for_a_target_that_would_make_null_of_it(
     assert [row["value_error"] is None for row in rows] == [True, False, True]
     assert "NaN" in rows[1]["value_error"]
     assert rows[1].get("value", rows[1].get("x")) is None
+    refusing = replace(reading, values=replace(decoding, takes_nan=False, takes_infinity=False))
+    rows = rows_of(read_as(monkeypatch, values, refusing))
+    assert [row["value_error"] is None for row in rows] == [True, False, False]
+    assert "infinite" in rows[2]["value_error"]
 
 
 def test_a_nul_in_the_key_of_a_header_costs_its_record_alone(

@@ -60,7 +60,7 @@ ROW = StructType(
         StructField("timestamp", TimestampType()),
     ]
 )
-EMBEDDED = [kind for kind in KINDS if kind != "postgresql"]
+EMBEDDED = [kind for kind in KINDS if kind not in ("postgresql", "mariadb")]
 
 
 @pytest.fixture(params=EMBEDDED)

@@ -35,6 +35,7 @@ from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
     DuckTable,
+    MariaDbTable,
     PostgresTable,
     SqliteTable,
     SqlTable,
@@ -53,6 +54,8 @@ EMPTY = {
     '"offset" BIGINT, timestamp TIMESTAMPTZ, "timestampType" INTEGER)',
     "postgresql": "CREATE TABLE orders (key bytea, value bytea, topic text, partition int, "
     '"offset" bigint, timestamp timestamptz, "timestampType" int)',
+    "mariadb": 'CREATE TABLE orders ("key" LONGBLOB, value LONGBLOB, topic LONGTEXT CHARACTER SET '
+    'utf8mb4, "partition" INT, "offset" BIGINT, timestamp DATETIME(6), "timestampType" INT)',
 }
 
 
@@ -68,7 +71,7 @@ def lake(tmp_path: Path) -> PostgresTable:
 
 def run(table: SqlTable, statement: str) -> None:
     """As another client of the database does."""
-    if isinstance(table, PostgresTable):
+    if isinstance(table, PostgresTable | MariaDbTable):
         table.query(statement)
     else:
         connect = sqlite3.connect if isinstance(table, SqliteTable) else duckdb.connect
@@ -103,7 +106,7 @@ def test_rows_without_a_record_of_any_load_are_not_loaded_again(table: SqlTable)
 
 def test_rows_of_others_are_no_loss_once_somebody_says_so(table: SqlTable) -> None:
     run(table, EMPTY[kind_of(table)])
-    run(table, "INSERT INTO orders (topic, partition) VALUES ('mine', 1)")
+    run(table, "INSERT INTO orders (topic, \"partition\") VALUES ('mine', 1)")
     with pytest.raises(TargetError, match="orders has rows"):
         load(table.open(), "nightly", 2)
     assert forget(table.name, "nightly")
@@ -209,6 +212,7 @@ def test_a_table_dropped_while_a_load_is_at_work_fails_it(table: SqlTable) -> No
 COARSER = {
     "postgresql": "ALTER TABLE orders ALTER timestamp TYPE timestamptz(0)",
     "duckdb": "ALTER TABLE orders ALTER timestamp TYPE DATE",
+    "mariadb": "ALTER TABLE orders MODIFY timestamp DATETIME",
     "sqlite": "DROP TABLE orders; CREATE TABLE orders (key BLOB, value BLOB, topic TEXT, partition "
     'INTEGER, "offset" REAL, timestamp DATETIME, "timestampType" INTEGER)',
 }
@@ -287,7 +291,7 @@ def test_records_that_are_lost_are_not_taken_for_those_of_a_new_load(
     assert table.rows() == expected_rows("nightly", 7)
 
 
-ONE_OFFSET = "DELETE FROM kafkalog_offsets WHERE load_name = 'nightly' AND partition = 1"
+ONE_OFFSET = """DELETE FROM kafkalog_offsets WHERE load_name = 'nightly' AND "partition" = 1"""
 
 
 def test_one_offset_that_is_lost_is_not_taken_for_a_partition_that_is_new(table: SqlTable) -> None:
@@ -367,7 +371,16 @@ INSERT INTO kafkalog_offsets VALUES ('orders', 'nightly', 'orders', 0, 3),
     ('orders', 'nightly', 'orders', 1, 3)"""
 
 
-def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table: SqlTable) -> None:
+@pytest.fixture(params=[kind for kind in DATABASES if kind != "mariadb"])
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
+    """Of a database that loads went into before there was another layout."""
+    return DATABASES[request.param](tmp_path)
+
+
+def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(
+    earlier: SqlTable,
+) -> None:
+    table = earlier
     run(table, EMPTY[kind_of(table)])
     for statement in EARLIER_LAYOUT.split(";"):
         run(table, statement)
@@ -381,7 +394,8 @@ def test_a_database_of_the_earlier_layout_goes_on_and_counts_from_then_on(table:
         load(table.open(), "nightly", 7)
 
 
-def test_a_name_of_the_earlier_layout_can_be_forgotten(table: SqlTable) -> None:
+def test_a_name_of_the_earlier_layout_can_be_forgotten(earlier: SqlTable) -> None:
+    table = earlier
     run(table, EMPTY[kind_of(table)])
     for statement in EARLIER_LAYOUT.split(";"):
         run(table, statement)
@@ -424,7 +438,7 @@ def test_the_last_commit_is_the_one_that_came_last_whatever_clocks_say(table: Sq
     load(table.open(), "nightly", 5)
     load(table.open(), "hourly", 2)
     ahead = "committed_at = '2099-01-01 00:00:00+00:00'"
-    if kind_of(table) == "sqlite":
+    if kind_of(table) in ("sqlite", "mariadb"):
         ahead = "committed_at = '2099-01-01 00:00:00.000000'"
     run(table, f"UPDATE kafkalog_commits SET {ahead} WHERE load_name = 'nightly'")
     load(table.open(), "nightly", 7)
@@ -443,7 +457,7 @@ def test_what_was_forgotten_stays_in_the_history(table: SqlTable) -> None:
     assert commit.sequence == 3
     query = "SELECT count(*) AS n FROM kafkalog_commits WHERE load_id LIKE 'forgotten-%'"
     found: Any = table.query(query)
-    assert found in ([(1,)], [["1"]]) or found.to_pylist() == [{"n": 1}]
+    assert found in ([(1,)], ((1,),), [["1"]]) or found.to_pylist() == [{"n": 1}]
 
 
 def with_path(*schemas: str, **settings: int | str) -> str:

@@ -26,6 +26,7 @@ from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
+    MariaDbTable,
     PostgresTable,
     SqliteTable,
     SqlTable,
@@ -36,10 +37,12 @@ BY_TIME = Upsert(order_by="timestamp")
 
 
 # Of the embedded ones DuckDB is tried by a few tests below, and here where there is time.
-HOW_LONG = {"sqlite": [], "postgresql": [pytest.mark.slow], "duckdb": [pytest.mark.long]}
+HOW_LONG = {"sqlite": [], "postgresql": [pytest.mark.slow]}
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=HOW_LONG[kind]) for kind in DATABASES])
+@pytest.fixture(
+    params=[pytest.param(kind, marks=HOW_LONG.get(kind, [pytest.mark.long])) for kind in DATABASES]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
     return DATABASES[request.param](tmp_path)
 
@@ -223,11 +226,13 @@ def test_columns_of_the_tables_own_stay(table: SqlTable) -> None:
 def test_a_table_with_two_rows_of_a_key_is_refused(table: SqlTable) -> None:
     """Of the user's own, who said that the load begins anew beside them."""
     load(table.open(), "nightly", 1)
-    table.query("UPDATE orders SET key = NULL, topic = NULL, partition = NULL")
+    table.query('UPDATE orders SET "key" = NULL, topic = NULL, "partition" = NULL')
     assert forget(table.name, "nightly")
     upsert(table.open(), "n", Record(b"x", b"1"))
     if isinstance(table, PostgresTable):
         table.query("UPDATE orders SET key = 'a' WHERE key IS NULL")
+    elif isinstance(table, MariaDbTable):
+        table.query("""UPDATE orders SET "key" = 'a' WHERE "key" IS NULL""")
     else:
         table.query("UPDATE orders SET key = CAST('a' AS BLOB) WHERE key IS NULL")
     with pytest.raises(TargetError, match="has 2 rows of 1 keys"):
