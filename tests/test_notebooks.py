@@ -121,3 +121,11 @@ def test_failover(execute: type[Executed]) -> None:
     assert len(done.plots) == 1
     assert done.texts.count("[1, 2, 3]") == 2
     assert "(True, 0)" in done.texts
+
+
+def test_changing_table(execute: type[Executed]) -> None:
+    done = execute("06_changing_table.ipynb")
+    assert len(done.plots) == 1
+    assert "(True, (0, 0))" in done.texts
+    (gone,) = (text for text in done.texts if re.fullmatch(r"\(True, \d+\)", text))
+    assert gone != "(True, 0)"
