@@ -11,6 +11,8 @@ VENV_42 := .venv-4.2
 PIP := KAFKALOG_EXT=skip $(BIN)/pip install --disable-pip-version-check
 COMPILED := $(addsuffix .py,$(shell sed -nE 's/^    "((pyspark_kafkalog|broker)\.[a-z_.]+)",$$/\1/p' setup.py | tr . /))
 PEERS := .peers
+# What Spark's JVMs load, and those of Apache Kafka where it was fetched.
+CLASSES = $(addprefix $(PEERS)/classes/.,spark $(if $(wildcard $(PEERS)/kafka),kafka))
 # What pytest and Python compile is kept, whatever the environment says: six processes collect the
 # same tests, and each would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -52,13 +54,13 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
+test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
 	$(MAKE) -j2 core42 uncompiled
 
-test-slow: install peers $(PEERS)/classes /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
+test-slow: install peers $(PEERS)/classes/.spark $(PEERS)/classes/.kafka /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(SLOW_TEST_PROCESSES) $(BY_FILE) -m "slow and not long" $(PYTEST_ARGS)
 
 
@@ -209,9 +211,12 @@ $(PEERS)/moto: | $(VENV)/.development
 	$(PIP) -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
 	mv $@.new $@
 
-# Three kinds of JVMs start some hundred times.
-$(PEERS)/classes: $(PEERS)/kafka | $(VENV)/.development $(VENV)/.compiled
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m tests.support.class_archives
+# Some hundred JVMs start.
+$(PEERS)/classes/.%: | $(VENV)/.development $(VENV)/.compiled
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m tests.support.class_archives $*
+	@touch $@
+
+$(PEERS)/classes/.kafka: | $(PEERS)/kafka
 
 /usr/bin/kcat:
 	apt-get update -qq && apt-get install -y -qq kcat

@@ -1,14 +1,16 @@
-"""Makes the archives of classes that tests' JVMs share: `python -m tests.support.class_archives`.
+"""Makes the archives of classes that tests' JVMs share.
 
-One of each kind is run for what most tests do with it, and leaves what it has loaded. A minute of
-a processor's time; each JVM that finds its archive takes a third to half of its start.
+python -m tests.support.class_archives [spark] [kafka]
+
+One JVM of each kind is run for what most tests do with it, and leaves what it has loaded. A minute
+of a processor's time; each JVM that finds its archive takes a third to half of its start.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -42,7 +44,9 @@ def spark() -> None:
         environment = {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options)}
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-m", "spark", *SPARK_TESTS]
         # Its output ends with the JVM, which outlives the command.
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
 
 
 def kafka() -> None:
@@ -66,12 +70,12 @@ def kafka_with_zookeeper() -> None:
         zookeeper.stop()
 
 
-def main() -> None:
-    kinds: tuple[Callable[[], None], ...] = (spark, kafka, kafka_with_zookeeper)
+def main(names: Sequence[str]) -> None:
+    kinds = {"spark": [spark], "kafka": [kafka, kafka_with_zookeeper]}
     with ThreadPoolExecutor(2) as pool:
-        for made in [pool.submit(kind) for kind in kinds]:
+        for made in [pool.submit(kind) for name in names for kind in kinds[name]]:
             made.result()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
