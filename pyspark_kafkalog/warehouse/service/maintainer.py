@@ -66,26 +66,35 @@ class Maintainer:
         return 0.0 if began_s is None else began_s + job.maintain_every_s - time.monotonic()
 
     def _maintain(self, job: Job) -> None:
-        file_bytes = job.arguments.get("target_file_bytes")
         try:
-            for target in self._targets(job):
-                if self._stopping.is_set():
-                    return
-                done = maintain(target, target_file_bytes=file_bytes)
-                if done.compacted_files or done.expired or done.removed:
-                    self._tell(_told(done), job, False)
+            targets = list(self._targets(job))
         except Exception as error:
-            if not isinstance(error, KafkalogError | OSError):
-                _log.warning("%s was not maintained", job.place, exc_info=error)
-            self._tell(f"{job.place} was not maintained: {sentence(error)}", job, True)
+            self._tell_failure(job.place, job, error)
+            return
+        for place, target in targets:
+            if self._stopping.is_set():
+                return
+            try:
+                done = maintain(target, target_file_bytes=job.arguments.get("target_file_bytes"))
+            except Exception as error:
+                self._tell_failure(place, job, error)
+                continue
+            if done.compacted_files or done.expired or done.removed:
+                self._tell(_told(done), job, False)
+
+    def _tell_failure(self, place: str, job: Job, error: Exception) -> None:
+        if not isinstance(error, KafkalogError | OSError):
+            _log.warning("%s was not maintained", place, exc_info=error)
+        self._tell(f"{place} was not maintained: {sentence(error)}", job, True)
 
     @staticmethod
-    def _targets(job: Job) -> Iterator[str]:
+    def _targets(job: Job) -> Iterator[tuple[str, str]]:
+        """Each with what it is called, without secrets."""
         if not job.is_for_each_topic:
-            yield job.target
+            yield job.place, job.target
             return
         for topic in job.each().topics():
-            yield target_of(job.target, topic)
+            yield f"{job.place} for topic {topic}", target_of(job.target, topic)
 
 
 def _told(done: MaintainResult) -> str:

@@ -238,7 +238,9 @@ class DeltaTarget:
 
     def upkeep(self, asked: Upkeep) -> Upkept:
         with _explained(f"maintain the load target {self.path}"):
-            return keep_up(self.path, asked, self._refused) if self._table() else Upkept()
+            if self._table() is None:
+                return Upkept(left=["the table: there is none"])
+            return keep_up(self.path, asked, self._refused)
 
     def _refused(self) -> list[str]:
         """The loads that cannot go on: see position_in."""

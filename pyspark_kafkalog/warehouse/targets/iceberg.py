@@ -254,7 +254,7 @@ class IcebergTarget:
     def upkeep(self, asked: Upkeep) -> Upkept:
         with self._explained(f"maintain the load target {self}"):
             if self._existing_table() is None:
-                return Upkept()
+                return Upkept(left=["the table: there is none"])
             return IcebergUpkeep(self.newest, self._fence, asked).run(self._refused)
 
     def _refused(self) -> list[str]:

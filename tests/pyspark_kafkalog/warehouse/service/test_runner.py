@@ -109,9 +109,12 @@ def test_a_target_is_maintained_beside_its_loads(servers: str, tmp_path: Path) -
             f"delta:{tmp_path}/often",
             {"kafka.bootstrap.servers": servers, "subscribe": "often"},
         )
+    of_another = tmp_path / "broken" / "_delta_log" / f"{0:020}.json"
+    of_another.parent.mkdir(parents=True)
+    of_another.write_text("no JSON")
     path = tmp_path / "loads.toml"
     path.write_text(
-        f'[[load]]\nname = "n"\ntopics = ["often"]\nto = "delta:{tmp_path}/{{topic}}"\n'
+        f'[[load]]\nname = "n"\ntopics = ["broken", "often"]\nto = "delta:{tmp_path}/{{topic}}"\n'
         f'every = "1 h"\nmaintain-every = "0.2 s"\nbootstrap-servers = "{servers}"\n'
         f'[[load]]\nname = "n"\ntopics = ["often"]\nto = "delta:{tmp_path}/none"\n'
         f'every = "0.1 s"\nbootstrap-servers = "{servers}"\n'
@@ -129,7 +132,10 @@ def test_a_target_is_maintained_beside_its_loads(servers: str, tmp_path: Path) -
         version = DeltaTable(str(tmp_path / "often")).version() + 1
         damage = tmp_path / "often" / "_delta_log" / f"{version:020}.json"
         damage.write_text("no JSON")
-        wait_until(lambda: any("not maintained" in one.text for one in said), lambda: said)
+        wait_until(
+            lambda: any("for topic often was not maintained" in one.text for one in said),
+            lambda: said,
+        )
         damage.unlink()
         load(
             None,
