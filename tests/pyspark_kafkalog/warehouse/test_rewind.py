@@ -30,6 +30,7 @@ from pyspark_kafkalog.warehouse.targets import delta_rewind, iceberg_replacement
 from pyspark_kafkalog.warehouse.targets.sql_database import Database
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.property.load_targets import OwnedIceberg
+from tests.pyspark_kafkalog.warehouse.deletion_vector import delete_by_vector
 from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load, rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
@@ -245,12 +246,12 @@ def test_rows_that_do_not_say_what_they_are_of_are_left(table: Table, left_out: 
 
 def test_nor_are_rows_deleted_beside_some_that_do_not(table: Table) -> None:
     load(table.open(), "nightly", 5)
-    batch = rows("nightly", OffsetRange("orders", 0, 5, 6), row_schema())
-    nameless = batch.set_column(2, batch.schema.field(2), pa.nulls(1, pa.string()))
-    load_rows(table, nameless, [OffsetRange("orders", 0, 5, 6)])
+    batch = rows("nightly", OffsetRange("orders", 0, 5, 7), row_schema())
+    topics = pa.array(["another", None], pa.string())
+    load_rows(table, batch.set_column(2, batch.schema.field(2), topics), [])
     with pytest.raises(TargetError, match=r"do not say which records .* null"):
         rewind(table.name, "nightly", {"orders": {"0": 3}}, True)
-    assert sum(table.rows().values()) == 11
+    assert sum(table.rows().values()) == 12
 
 
 def test_odd_names_of_topics_are_told_apart(table: Table) -> None:
@@ -438,27 +439,51 @@ def test_delta_tables_that_must_not_be_cut_are_refused(tmp_path: Path, setting: 
     assert table.rows() == expected_rows("nightly", 5)
 
 
+def test_rows_of_a_deletion_vector_are_the_engines_that_made_it(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 3)
+    delete_by_vector(table.delta(), [0])
+    load(table.open(), "nightly", 6)
+    assert rewind(table.name, "nightly", BOTH_TO_3, True).deleted_rows == 6
+    for truncate_after in (True, False):
+        with pytest.raises(TargetError, match=r"has a deletion vector.*REORG"):
+            rewind(table.name, "nightly", {"orders": {"0": 1, "1": 1}}, truncate_after)
+
+
 def test_a_restore_to_before_a_rewind_is_found_out(tmp_path: Path) -> None:
     """The rows are back, and the place is not."""
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 5)
     rewind(table.name, "nightly", BOTH_TO_3, True)
     DeltaTable(f"{tmp_path}/table").restore(1)
-    with pytest.raises(TargetError, match="was restored"):
+    with pytest.raises(TargetError, match=r"was restored.*`starting` .* at .*\"0\": 5"):
         load(table.open(), "nightly", 7)
+
+
+def test_a_restore_to_a_rewind_ends_where_that_went(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    load(table.open(), "nightly", 5)
+    rewind(table.name, "nightly", BOTH_TO_3, True)
+    load(table.open(), "nightly", 7)
+    DeltaTable(f"{tmp_path}/table").restore(2)
+    with pytest.raises(TargetError, match=r"was restored.*`starting` .* at .*\"0\": 3"):
+        load(table.open(), "nightly", 9)
 
 
 @pytest.mark.slow
-def test_so_is_an_iceberg_table_that_was_rolled_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("then", "to", "left"), [(3, 0, 5), (7, 1, 3)])
+def test_so_is_an_iceberg_table_that_was_rolled_back(
+    tmp_path: Path, then: int, to: int, left: int
+) -> None:
     table = KINDS["iceberg"](tmp_path)
     load(table.open(), "nightly", 5)
-    owned = OwnedIceberg(table).iceberg()
-    before = owned.current_snapshot().snapshot_id
     rewind(table.name, "nightly", BOTH_TO_3, True)
+    load(table.open(), "nightly", then)
     owned = OwnedIceberg(table).iceberg()
-    owned.manage_snapshots().rollback_to_snapshot(before).commit()
-    with pytest.raises(TargetError, match="rolled back"):
-        load(table.open(), "nightly", 7)
+    snapshots = [each.snapshot_id for each in owned.snapshots()]
+    owned.manage_snapshots().rollback_to_snapshot(snapshots[to]).commit()
+    with pytest.raises(TargetError, match=rf"rolled back.*`starting` .* at .*\"0\": {left}"):
+        load(table.open(), "nightly", 9)
 
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
