@@ -169,6 +169,7 @@ def test_a_rewind_is_no_commit_of_the_load(table: Table) -> None:
     assert after.position.offsets == {ORDERS_0: 3, ORDERS_1: 3}
 
 
+@pytest.mark.slow
 def test_twice_and_further_back(table: Table) -> None:
     load(table.open(), "nightly", 5)
     rewind(table.name, "nightly", BOTH_TO_3, True)
@@ -460,6 +461,7 @@ def test_a_restore_to_before_a_rewind_is_found_out(tmp_path: Path) -> None:
         load(table.open(), "nightly", 7)
 
 
+@pytest.mark.slow
 def test_a_restore_to_a_rewind_ends_where_that_went(tmp_path: Path) -> None:
     table = DeltaLakeTable(tmp_path)
     load(table.open(), "nightly", 5)

@@ -107,6 +107,7 @@ def test_places_are_written_as_a_loads_start_is(
     assert table.rows() == expected_rows("nightly", 6)
 
 
+@pytest.mark.slow
 def test_nothing_goes_forward(table: DeltaLakeTable, options: dict[str, str], servers: str) -> None:
     TopicFiller(servers).append(TOPIC, VALUES)
     done = rewind(table.name, "nightly", "-6 offsets", True, options)
@@ -114,6 +115,7 @@ def test_nothing_goes_forward(table: DeltaLakeTable, options: dict[str, str], se
     assert table.offsets("nightly") == {0: 6, 1: 0}
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone_or_another_one_has_no_place_to_go_back_to(
     table: DeltaLakeTable, options: dict[str, str], cluster: Cluster
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_topic_that_is_gone_or_another_one_has_no_place_to_go_back_to(
     assert table.rows() == expected_rows("nightly", 6)
 
 
+@pytest.mark.slow
 def test_brokers_that_are_named_have_to_answer(table: DeltaLakeTable) -> None:
     nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{closed_port()}"}
     nobody["kafka.request.timeout.ms"] = "200"
@@ -159,6 +162,7 @@ def test_rows_stay_whose_records_may_be_gone(
     assert rewind(table.name, "nightly", {TOPIC: {"0": 0}}, True, goes_on).deleted_rows == 7
 
 
+@pytest.mark.slow
 def test_the_command_asks_the_brokers(
     table: DeltaLakeTable,
     options: dict[str, str],
