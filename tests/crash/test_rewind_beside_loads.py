@@ -35,7 +35,7 @@ print(conflicts)
 """
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "postgresql", "mariadb"])
 def test_each_row_is_there_once_beside_loads_at_work(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

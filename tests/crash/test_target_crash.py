@@ -26,6 +26,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     KINDS,
     DeltaLakeTable,
     IcebergTable,
+    MariaDbTable,
     Table,
     expected_rows,
 )
@@ -139,7 +140,11 @@ def kill_loads(
 
     def check() -> bool:
         is_whole = check_whole_commits(table, before, loaded)
-        assert is_changed is None or is_changed(table) == is_whole
+        if isinstance(table, MariaDbTable):
+            # Which commits a column before the rows that need it.
+            assert is_changed is None or is_changed(table) >= is_whole
+        else:
+            assert is_changed is None or is_changed(table) == is_whole
         return is_whole
 
     def prepare(table: Table) -> None:
@@ -227,7 +232,7 @@ def test_maintenance_killed_before_any_call_changes_no_row(
         print(f"\n  {kind}: killed before {len(steps)} of {calls} calls, {SEED=}", end="")
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "duckdb", "postgresql"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "duckdb", "postgresql", "mariadb"])
 def test_a_load_goes_back_with_its_rows_or_not_at_all_whatever_is_killed(
     kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -336,7 +336,7 @@ class OwnedSql(Owned):
         if not self.exists("kafkalog_gaps"):
             return set()
         found = self.ask(
-            "SELECT load_name, commit_number, topic, partition, start_offset, until_offset "
+            'SELECT load_name, commit_number, topic, "partition", start_offset, until_offset '
             "FROM kafkalog_gaps"
         )
         return {((name, number), *gap) for name, number, *gap in found}
@@ -354,7 +354,7 @@ class OwnedSql(Owned):
     def lose_offsets(self, name: str) -> Callable[[], None] | None:
         of_load = f"load_name = '{name}'"
         lost = self.ask(
-            "SELECT table_name, topic, partition, next_offset FROM kafkalog_offsets "
+            'SELECT table_name, topic, "partition", next_offset FROM kafkalog_offsets '
             f"WHERE {of_load}"
         )
         self.run(f"DELETE FROM kafkalog_offsets WHERE {of_load}")
@@ -362,7 +362,7 @@ class OwnedSql(Owned):
         def restore() -> None:
             for table, topic, partition, offset in lost:
                 self.run(
-                    "INSERT INTO kafkalog_offsets (table_name, load_name, topic, partition, "
+                    'INSERT INTO kafkalog_offsets (table_name, load_name, topic, "partition", '
                     f"next_offset) VALUES ('{table}', '{name}', '{topic}', {partition}, {offset})"
                 )
 
@@ -425,6 +425,9 @@ class OwnedPostgres(OwnedSql):
 
 class OwnedMariaDb(OwnedSql):
     table: MariaDbTable
+
+    def add_column(self) -> None:
+        self.run(f"ALTER TABLE orders ADD COLUMN {NEW_COLUMN} LONGTEXT CHARACTER SET utf8mb4")
 
     def run(self, statement: str) -> None:
         self.table.query(statement)

@@ -316,7 +316,7 @@ EPISODES = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn, target: str) -> History:
-    is_sql = target in ("sqlite", "duckdb", "postgresql")
+    is_sql = target in ("sqlite", "duckdb", "postgresql", "mariadb")
     partition_by = "" if is_sql else draw(st.sampled_from(["", "", "partition", "days(timestamp)"]))
     shape = draw(st.sampled_from(SHAPES))
     first = topic_steps.Create(topic=0, partitions=draw(st.integers(1, 2)))

@@ -23,6 +23,7 @@ from tests.support.patience import wait_until
 PASSWORD = "pass:word/@%"
 _SETTINGS = (
     "--no-defaults",
+    "--skip-networking",
     "--innodb-buffer-pool-size=32M",
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
@@ -63,7 +64,7 @@ class MariaDb:
         # The shell outlives no end of this process, however that comes: its stdin closes with it.
         script = (
             f"mariadbd {' '.join((*_SETTINGS, *settings))} --datadir='{data}' "
-            f"--socket='{self.socket}' --skip-networking "
+            f"--socket='{self.socket}' "
             f"--pid-file='{self.directory}/pid' > '{self.directory}/log' 2>&1 & "
             f"cat > /dev/null; kill -KILL $!; wait; rm -rf '{self.directory}'"
         )

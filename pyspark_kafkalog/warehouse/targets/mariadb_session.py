@@ -47,12 +47,12 @@ _WANTED = {"character_set_client": "utf8mb4", "wsrep_on": "OFF"}
 
 
 def connecting(url: sa.URL) -> dict[str, Any]:
-    """What PyMySQL is told, whatever the URL says. By a socket of this machine it needs no TLS,
+    """What PyMySQL is told, whatever the URL says; SQLAlchemy sees to it that statements do not
+    commit by themselves. By a socket of this machine it needs no TLS,
     which it would get ready for a tenth of a second; a password is no Latin-1."""
-    told = {
+    told: dict[str, Any] = {
         "charset": "utf8mb4",
         "collation": _COLLATION,
-        "autocommit": False,
         "sql_mode": ",".join((*_MODES, *_OTHER_MODES)),
     }
     if url.password is not None:
@@ -96,7 +96,7 @@ def lock(connection: sa.Connection, what: str, wait_s: float) -> None:
     if connection.execute(query, {"name": name, "wait_s": wait_s}).scalar() != 1:
         raise TargetError(
             f"another session of the database still has the lock {name!r} after {wait_s:.0f} s: "
-            "look for it by SHOW PROCESSLIST. Nothing was committed"
+            "look for it by SHOW PROCESSLIST, end it, and do this again, which is safe"
         )
 
 

@@ -121,6 +121,7 @@ def test_a_load_at_work_on_a_new_partition_does_not_either(table: Table) -> None
         ("sqlite", Database, "transaction", 1),
         ("duckdb", Database, "transaction", 1),
         ("postgresql", Database, "transaction", 1),
+        ("mariadb", Database, "transaction", 1),
     ],
     indirect=["table"],
 )
