@@ -65,6 +65,9 @@ def command(file: Path, check: bool, output: Output, **options: Any) -> None:
     `every = "5 minutes"` or `cron = "0 3 * * *"`. SIGHUP reads it anew. SIGTERM or Ctrl-C ends with
     the commit at work, a second one at once.
     """
+    if not check:
+        # One that comes while the service starts is heard when its handler is there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     from pyspark_kafkalog.warehouse.service.jobs import read_jobs
 
     def read() -> "Jobs":
@@ -188,6 +191,7 @@ def _signals(service: "Service") -> Iterator[list[int]]:
 
     handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     try:
         yield received
     finally:

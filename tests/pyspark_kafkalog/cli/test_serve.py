@@ -28,6 +28,18 @@ every = "{every}"
 {more}
 """
 
+HANGS_UP = """
+import os, pathlib, signal
+import pyarrow as pa
+
+mark = pathlib.Path(__file__).with_name("mark")
+if not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+def same(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+"""
 SLOW = """
 import os, time
 import pyarrow as pa
@@ -227,6 +239,17 @@ def test_a_module_that_cannot_be_imported_ends_no_service(
         serving.says("The loads stay as they were.", 3)
         filler.append("serve-kept", [b"1"])
         serving.says("1 records in commit")
+
+
+def test_a_sighup_while_it_starts_is_heard(
+    broker_servers: str, filler: TopicFiller, tmp_path: Path
+) -> None:
+    filler.make("serve-early")
+    (tmp_path / "early.py").write_text(HANGS_UP)
+    more = 'transform = "early:same"'
+    write(tmp_path, broker_servers, load("serve-early", "parquet:early", more=more))
+    with Serving(tmp_path) as serving:
+        serving.says("Read anew: 1 loads.")
 
 
 def test_loads_go_on_when_nobody_reads_what_they_say(
