@@ -148,7 +148,7 @@ def test_an_sdist_has_what_it_needs_and_no_more(sdist: Path) -> None:
     assert names == _sources() | {*FILES, "PKG-INFO", "setup.cfg"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wheel_says_what_it_is(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -170,7 +170,7 @@ def test_a_wheel_says_what_it_is(wheel: Path, tmp_path: Path) -> None:
     assert re.search(r"-manylinux[\w.]+\.whl$", tagged.name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_wheel_compiles(wheel: Path, installed: Path, tmp_path: Path) -> None:
     named = re.findall(r'^    "((?:pyspark_kafkalog|broker)\.[\w.]+)",$', SETUP, re.MULTILINE)
     names = [name.partition(".")[0] for name in zipfile.ZipFile(wheel).namelist() if ".so" in name]
@@ -190,7 +190,7 @@ def test_what_a_wheel_compiles(wheel: Path, installed: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_with_a_wheel(installed: Path, tmp_path: Path) -> None:
     assert _run(installed, JOB, "import first", cwd=tmp_path).endswith("read 10, loaded 10\n")
 

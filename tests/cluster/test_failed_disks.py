@@ -146,7 +146,7 @@ def wait_without(cluster: Cluster, lost: set[Any]) -> None:
     [
         pytest.param(set(), id="ours"),
         pytest.param({1}, id="Kafka's controller", marks=[pytest.mark.interop, pytest.mark.long]),
-        pytest.param({2}, id="Kafka's broker", marks=[pytest.mark.interop, pytest.mark.slow]),
+        pytest.param({2}, id="Kafka's broker", marks=[pytest.mark.interop, pytest.mark.long]),
     ],
 )
 def test_a_broker_goes_on_with_the_directory_that_it_has_left(

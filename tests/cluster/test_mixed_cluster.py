@@ -256,14 +256,9 @@ def segments(cluster: Cluster, node_id: int, topic: str, partition: int) -> dict
     return {path.name: path.stat().st_size for path in folder.glob("*.log")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kafka", [BY_KAFKA])
-@pytest.mark.parametrize(
-    "lose",
-    [
-        pytest.param(Cluster.kill, id="killed"),
-        pytest.param(Cluster.stop, id="stopped", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("lose", [Cluster.kill, Cluster.stop], ids=["killed", "stopped"])
 def test_a_broker_of_the_other_kind_goes_on_with_a_data_directory(
     cluster: Cluster, lose: Callable[[Cluster, int], None]
 ) -> None:

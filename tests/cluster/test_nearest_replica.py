@@ -134,13 +134,13 @@ def java_consumer(jars: str, bootstrap: str, rack: str, count: int) -> list[str]
 
 
 @pytest.mark.interop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kafka",
     [
-        pytest.param(set(), id="all ours", marks=pytest.mark.long),
+        pytest.param(set(), id="all ours"),
         pytest.param({1}, id="Kafka's first"),
-        pytest.param({3}, id="last", marks=pytest.mark.long),
+        pytest.param({3}, id="last"),
     ],
 )
 def test_javas_consumer_reads_the_replica_in_its_rack(tmp_path: Path, kafka: set[int]) -> None:

@@ -116,6 +116,7 @@ def test_topics_partitions_and_records(java: JavaTools, name: str, tmp_path: Pat
     assert f"Valid replica already elected for partitions {name}-0" in elected
 
 
+@pytest.mark.long
 def test_configs(java: JavaTools, name: str) -> None:
     entity = ("--entity-type", "topics", "--entity-name", name)
     java("TopicCommand", "--create", "--topic", name, "--config", "retention.ms=1234567")

@@ -22,7 +22,7 @@ from tests.support.kafka_server import KafkaServer, require_kafka
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 100])
+@pytest.mark.parametrize("chunk_bytes", [None, pytest.param(100, marks=pytest.mark.long)])
 def test_a_broker_alone_that_was_restored_has_lost_records(
     tmp_path: Path, chunk_bytes: int | None
 ) -> None:
