@@ -54,7 +54,7 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 minutes on 2 cores
+test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 to 20 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
