@@ -25,8 +25,10 @@ from kafka.errors import (
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
     KafkaStorageError,
+    NotControllerError,
     ReassignmentInProgressError,
     StaleBrokerEpochError,
+    StaleControllerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -337,7 +339,7 @@ class Controller:
         """Returns when the topic is gone for clients and for a restart.
 
         Raises UnknownTopicOrPartitionError where there is no such topic, or another of its name,
-        and KafkaStorageError.
+        NotControllerError where another controller goes on with it, and KafkaStorageError.
         """
         await self._changes.finish(topic.name, self._delete_topic(topic))
 
@@ -367,6 +369,9 @@ class Controller:
                 away.add(node_id)
                 continue
             for error in failures.values():
+                if isinstance(error, StaleControllerEpochError):
+                    # The mark is there: that one goes on with it.
+                    raise NotControllerError("another controller has taken over") from error
                 _log.error("topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error)
                 raise error
         if away:

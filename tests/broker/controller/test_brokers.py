@@ -14,7 +14,9 @@ from kafka.errors import (
     IneligibleReplicaError,
     InvalidUpdateVersionError,
     KafkaStorageError,
+    NotControllerError,
     StaleBrokerEpochError,
+    StaleControllerEpochError,
     UnknownTopicOrPartitionError,
 )
 from kafka.structs import TopicPartition
@@ -300,6 +302,20 @@ async def deletion_that_waits(
     deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
     await eventually(lambda: cluster.deleted() == [1, 2])
     return topic, deleting
+
+
+def test_a_client_is_told_of_another_controller_that_goes_on_with_its_deletion(
+    cluster: ScriptedCluster,
+) -> None:
+    """Brokers refuse a controller of the past by an error that means nothing to clients."""
+
+    async def scenario() -> None:
+        _, deleting = await deletion_that_waits(cluster)
+        cluster.leave_unanswered(StaleControllerEpochError())
+        with pytest.raises(NotControllerError):
+            await deleting
+
+    asyncio.run(scenario())
 
 
 def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(
