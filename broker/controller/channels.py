@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, NotControllerError, StaleControllerEpochError
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import (
@@ -153,15 +153,23 @@ class Channels:
 
 async def failures_of(
     answers: Mapping[int, Sequence[Answer]], partitions: Collection[TopicPartition]
-) -> dict[int, Failures]:
+) -> Mapping[int, Failures]:
     """What failed where; waits for all answers. With a broker that has gone, or refuses, all of
-    `partitions` have."""
-    failures: dict[int, Failures] = {}
+    `partitions` have. Where a broker knows a later controller, the error is what clients are told
+    then: NotControllerError."""
+    failures: dict[int, dict[TopicPartition, BrokerResponseError]] = {}
     for node_id, several in answers.items():
         failures[node_id] = {}
         for answer in several:
             try:
-                failures[node_id] = {**failures[node_id], **await asyncio.shield(answer)}
+                failed = await asyncio.shield(answer)
             except BrokerResponseError as error:
-                failures[node_id] = dict.fromkeys(partitions, error)
+                failures[node_id], failed = {}, dict.fromkeys(partitions, error)
+            failures[node_id] |= {place: _for_clients(error) for place, error in failed.items()}
     return failures
+
+
+def _for_clients(error: BrokerResponseError) -> BrokerResponseError:
+    if isinstance(error, StaleControllerEpochError):
+        return NotControllerError("another controller has taken over")
+    return error

@@ -28,7 +28,6 @@ from kafka.errors import (
     NotControllerError,
     ReassignmentInProgressError,
     StaleBrokerEpochError,
-    StaleControllerEpochError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -369,10 +368,10 @@ class Controller:
                 away.add(node_id)
                 continue
             for error in failures.values():
-                if isinstance(error, StaleControllerEpochError):
-                    # The mark is there: that one goes on with it.
-                    raise NotControllerError("another controller has taken over") from error
-                _log.error("topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error)
+                if not isinstance(error, NotControllerError):  # which goes on: the mark is there
+                    _log.error(
+                        "topic.not_deleted topic=%r broker=%d reason=%r", name, node_id, error
+                    )
                 raise error
         if away:
             _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))

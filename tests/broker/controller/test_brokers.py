@@ -318,6 +318,28 @@ def test_a_client_is_told_of_another_controller_that_goes_on_with_its_deletion(
     asyncio.run(scenario())
 
 
+def test_so_is_one_whose_new_partitions_another_controller_tells_of(
+    cluster: ScriptedCluster,
+) -> None:
+    """Also where a broker is away, so that the partitions stay."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.silent = {3, 4}
+        growing = asyncio.ensure_future(cluster.controller.add_partitions("t", 4, [[3], [4]]))
+        await eventually(lambda: len(cluster.unanswered) == 4)
+        asked = [node_id for node_id, _ in cluster.told if node_id in cluster.silent][-4:]
+        for node_id, answer in zip(asked, cluster.unanswered, strict=True):
+            is_away = node_id == 4
+            answer.set_exception(
+                BrokerNotAvailableError() if is_away else StaleControllerEpochError()
+            )
+        with pytest.raises(NotControllerError):
+            await growing
+
+    asyncio.run(scenario())
+
+
 def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(
     cluster: ScriptedCluster,
 ) -> None:
