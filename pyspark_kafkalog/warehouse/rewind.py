@@ -27,7 +27,7 @@ from pyspark_kafkalog.source.offsets import (
     resolve,
     to_json,
 )
-from pyspark_kafkalog.source.options import SourceOptions, batch_options
+from pyspark_kafkalog.source.options import SourceOptions, batch_options, parse_boolean
 from pyspark_kafkalog.source.partitions import (
     OffsetRange,
     clamp_starts,
@@ -161,8 +161,8 @@ def _unasked(limit: Limit, partitions: Sequence[TopicPartition], known: Offsets)
 
 
 def _is_strict(options: Mapping[str, str]) -> bool:
-    given = {key.lower(): str(value).lower() for key, value in options.items()}
-    return given.get("failondataloss", "true") != "false"
+    given = {key.lower(): str(value) for key, value in options.items()}
+    return parse_boolean(given, "failOnDataLoss", default=True)
 
 
 def _refuse_losses(source: SourceOptions, now: Offsets) -> None:

@@ -400,9 +400,8 @@ class _Places:
 
     def of_others(self, table: DeltaTable) -> Iterator[tuple[str, Position]]:
         for name in self._target.names():
-            if name != self._name:
-                found = self._target.position_in(table, name)
-                yield name, replace(found, offsets=_without_dropped(found.offsets))
+            found = self._target.position_in(table, name)
+            yield name, replace(found, offsets=_without_dropped(found.offsets))
 
     def moves(self, position: Position, version: int) -> list[Transaction]:
         return _moves(self._name, self._current, position, version)

@@ -28,7 +28,7 @@ from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     new_stage,
     unfit,
 )
-from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.upkeep import SWEPT, Columns, LiveFile, Merge
 
 
@@ -117,9 +117,4 @@ class DeltaRewind:
         return True
 
     def _refused(self, why: str) -> TargetError:
-        return TargetError(
-            f"the Delta table {self._path} {why}: its rows cannot be told apart or deleted here, "
-            "and nothing was changed. Delete those that are wrong with the table's own engine, and "
-            "start over from there: pyspark_kafkalog.forget or kafkalog load --forget, and then "
-            "`starting` (--from) at the offsets"
-        )
+        return cannot_cut(f"the Delta table {self._path} {why}")

@@ -10,7 +10,7 @@
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up; and of a
-                                            rewind `kafkalog.rewound`: to where
+                                                rewind `kafkalog.rewound`: to where
 
 The commit point is the catalog's swap of the table's metadata, which carries the new snapshot and
 the property together. The property is the truth: it outlives the expiry of snapshots, which the

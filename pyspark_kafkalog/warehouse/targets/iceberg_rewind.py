@@ -28,7 +28,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
     fits_in,
     new_stage,
 )
-from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile, Merge
 
 
@@ -102,9 +102,4 @@ class IcebergRewind:
         return replace_files(self._newest, self._table, stage, cuts, said)
 
     def _refused(self, why: str) -> TargetError:
-        return TargetError(
-            f"the Iceberg table {'.'.join(self._table.name())} {why}: its rows cannot be told "
-            "apart or deleted here, and nothing was changed. Delete those that are wrong with the "
-            "table's own engine, and start over from there: pyspark_kafkalog.forget or kafkalog "
-            "load --forget, and then `starting` (--from) at the offsets"
-        )
+        return cannot_cut(f"the Iceberg table {'.'.join(self._table.name())} {why}")

@@ -171,3 +171,13 @@ def no_origin(target: str, why: str) -> TargetError:
         "Delete them yourself, and start over from there: pyspark_kafkalog.forget or kafkalog load "
         "--forget, and then `starting` (--from) at the offsets"
     )
+
+
+def cannot_cut(why: str) -> TargetError:
+    """`why` begins with the table."""
+    return TargetError(
+        f"{why}: its rows cannot be told apart or deleted here, and nothing was changed. Delete "
+        "those that are wrong with the table's own engine, and start over from there: "
+        "pyspark_kafkalog.forget or kafkalog load --forget, and then `starting` (--from) at the "
+        "offsets"
+    )

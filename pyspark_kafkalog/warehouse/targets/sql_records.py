@@ -346,7 +346,7 @@ class Records:
         """The keys that tombstones deleted last."""
         return self._tables.deleted
 
-    def upsert(self) -> "Upserted | None":
+    def upsert(self) -> Upserted | None:
         """How the table is upserted; None where it is appended to, or nothing was loaded."""
         upserts = self._tables.upserts
         query = sa.select(upserts).where(self._of_table(upserts))
@@ -356,7 +356,7 @@ class Records:
         how = Upsert(tuple(json.loads(row.key_columns)), row.order_by)
         return Upserted(how, json.loads(row.kinds))
 
-    def record_upsert(self, upserted: "Upserted") -> None:
+    def record_upsert(self, upserted: Upserted) -> None:
         how, kinds = upserted
         values = {
             "key_columns": json.dumps(how.key),

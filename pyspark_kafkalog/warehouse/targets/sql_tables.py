@@ -491,10 +491,10 @@ def _kind_in_mariadb(connection: sa.Connection, found: Found) -> str | None:
     rows = {row.name: row for row in connection.execute(query, {"schema": found.schema})}
     for name in (found.name, *NAMES):
         row = rows.get(name)
+        which = "" if name == found.name else f"recorded in {name}, "
         if row is not None and row.type != "BASE TABLE":
-            return f"{'' if name == found.name else f'recorded in {name}, '}{row.type.lower()}"
+            return f"{which}{row.type.lower()}"
         if row is not None and row.engine != "InnoDB":
-            which = "" if name == found.name else f"recorded in {name}, "
             return f"{which}of the engine {row.engine}, which rolls nothing back"
     return None
 

@@ -74,10 +74,12 @@ def begin_upsert(
     """Records how the table is loaded, or compares it with that, and refuses a second load of one
     partition. Of a transaction that has the lock of `keep`, or the whole database."""
     records, schema = found.records(connection), pending.stage.schema
-    appended = records.upsert() is None and (
-        bool(pending.planned_from.offsets) or any(each != pending.name for each in records.names())
+    is_loaded = (
+        records.upsert() is not None
+        or bool(pending.planned_from.offsets)
+        or any(each != pending.name for each in records.names())
     )
-    if records.upsert() is not None or appended:
+    if is_loaded:
         check_mode(connection, found, upsert, schema)
     else:
         records.record_upsert(Upserted(upsert, upsert.kinds(schema)))
