@@ -127,6 +127,14 @@ def test_a_load_killed_before_any_call_leaves_whole_commits(
             assert committed == 0 if ends_by_commit else 0 < committed < tried
 
 
+def steps_of(loader: Loader, chance: random.Random) -> tuple[int, list[int]]:
+    """How many calls it makes, and before which of them it is to be killed."""
+    calls = loader.run(10**9)
+    assert calls is not None
+    steps = list(range(1, calls + 1))
+    return calls, steps if ALL_CALLS else sorted(chance.sample(steps, KILLS))
+
+
 def kill_loads(
     table: Table,
     loader: Loader,
@@ -154,11 +162,7 @@ def kill_loads(
 
     before = expected_rows("hourly", 2) + expected_rows("nightly", loaded) if loaded else Counter()
     table.again(prepare, f"{loaded}")
-    calls = loader.run(10**9)
-    assert calls is not None
-    steps = list(range(1, calls + 1))
-    if not ALL_CALLS:
-        steps = sorted(chance.sample(steps, KILLS))
+    calls, steps = steps_of(loader, chance)
     committed = 0
     for step in steps:
         table.again(prepare, f"{loaded}")
@@ -210,11 +214,7 @@ def test_maintenance_killed_before_any_call_changes_no_row(
 
     table.again(prepare, "full")
     maintainer = Loader(table, 0, library, "maintain")
-    calls = maintainer.run(10**9)
-    assert calls is not None
-    steps = list(range(1, calls + 1))
-    if not ALL_CALLS:
-        steps = sorted(chance.sample(steps, KILLS))
+    calls, steps = steps_of(maintainer, chance)
     for step in steps:
         table.again(prepare, "full")
         if maintainer.run(step) is None:
@@ -252,11 +252,7 @@ def test_a_load_goes_back_with_its_rows_or_not_at_all_whatever_is_killed(
 
     table.again(prepare, "loaded")
     rewinder = Loader(table, 4, library, "rewind")
-    calls = rewinder.run(10**9)
-    assert calls is not None
-    steps = list(range(1, calls + 1))
-    if not ALL_CALLS:
-        steps = sorted(chance.sample(steps, KILLS))
+    calls, steps = steps_of(rewinder, chance)
     back = 0
     for step in steps:
         table.again(prepare, "loaded")
@@ -311,9 +307,7 @@ def test_an_upsert_is_whole_whatever_is_killed(
     loader = Loader(table, 0, library, "upsert")
     try:
         table.again(prepare, "upserted")
-        calls = loader.run(10**9)
-        assert calls is not None
-        steps = range(1, calls + 1) if ALL_CALLS else chance.sample(range(1, calls + 1), KILLS)
+        calls, steps = steps_of(loader, chance)
         committed = 0
         for step in steps:
             table.again(prepare, "upserted")
