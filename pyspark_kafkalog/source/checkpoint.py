@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import pyarrow.fs
 
-from pyspark_kafkalog.source.offsets import Offsets, from_json, is_start, to_json
+from pyspark_kafkalog.source.log_identity import identity_in
+from pyspark_kafkalog.source.offsets import Offsets, from_json, is_note, to_json
 from pyspark_kafkalog.source.options import warn_once
 
 LONGEST_READ_S = 20.0
@@ -44,7 +47,8 @@ commits a micro-batch commits the next ones, too."""
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """What a micro-batch was planned from: the bytes of its file, where each source begins and ends
-    (None of what is no topic), and whether the query keeps state in the checkpoint.
+    (None of what is no topic), the ids of topics as far as it has them, and whether the query keeps
+    state in the checkpoint.
 
     Of the first batch of a query `starts` is empty, as that is not written down.
     """
@@ -52,6 +56,7 @@ class BatchPlan:
     content: bytes
     starts: tuple[Offsets | None, ...]
     ends: tuple[Offsets | None, ...]
+    topic_ids: Mapping[str, UUID]
     has_state: bool
 
 
@@ -90,8 +95,9 @@ def planned_from(checkpoint: str | None, batch: int) -> str:
 
     Equal digests are the same micro-batch. When Spark runs one again its file is there and is the
     same, byte by byte. One that was planned anew, as the file was lost, is the same where offsets
-    of topics say all: it begins and ends where it did, reads something, and no state has a part in
-    its rows (some of which depends on the time). Other sources number what they give.
+    of topics say all: it begins and ends where it did, in the same topics, reads something, and no
+    state has a part in its rows (some of which depends on the time). Other sources number what they
+    give.
     """
     try:
         plan = None if checkpoint is None else batch_plan(checkpoint, batch, may_rest=True)
@@ -111,7 +117,8 @@ def planned_from(checkpoint: str | None, batch: int) -> str:
         return ""
     content, starts, ends = plan.content, _of_topics(plan.starts), _of_topics(plan.ends)
     if starts and ends and starts != ends and not plan.has_state:
-        content = json.dumps([starts, ends], sort_keys=True).encode()
+        ids = {topic: str(one) for topic, one in plan.topic_ids.items()}
+        content = json.dumps([starts, ends, *([ids] if ids else [])], sort_keys=True).encode()
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -156,7 +163,13 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
     state = files.get_file_info(f"{root}/state")
     has_state = state.type is not pyarrow.fs.FileType.NotFound
-    return BatchPlan(content, _ends(before), _ends(content), has_state)
+    ids = {
+        topic: topic_id
+        for source in _sources(content)
+        if _are_of_topics(source)
+        for topic, topic_id in identity_in(source).topic_ids.items()
+    }
+    return BatchPlan(content, _ends(before), _ends(content), ids, has_state)
 
 
 def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
@@ -166,19 +179,25 @@ def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
 
 def _ends(content: bytes) -> tuple[Offsets | None, ...]:
     """Where each source ends, in order, that of their names where they have some."""
+    return tuple(
+        from_json(source) if _are_of_topics(source) else None for source in _sources(content)
+    )
+
+
+def _sources(content: bytes) -> list[Any]:
+    """The offsets of each source as they are written; None of what is no JSON."""
     version, *lines = content.decode().splitlines() or [""]
     sources = lines[_HEAD_LINES - 1 :]
     if version == _NAMED_SOURCES:
         sources = [line.partition(":")[2] for line in sorted(sources)]
-    return tuple(map(_topic_offsets, sources))
+    return list(map(_parsed, sources))
 
 
-def _topic_offsets(source: str) -> Offsets | None:
+def _parsed(source: str) -> Any:
     try:
-        offsets = json.loads(source)
+        return json.loads(source)
     except ValueError:
         return None
-    return from_json(offsets) if _are_of_topics(offsets) else None
 
 
 def _of_topics(sources: tuple[Offsets | None, ...]) -> list[dict[str, dict[str, int]]]:
@@ -192,7 +211,7 @@ def _are_of_topics(offsets: object) -> bool:
         isinstance(offsets, Mapping)
         and bool(offsets)
         and all(
-            isinstance(partitions, Mapping) and (partitions or is_start(topic))
+            isinstance(partitions, Mapping) and (partitions or is_note(topic))
             for topic, partitions in offsets.items()
         )
         and all(

@@ -26,6 +26,8 @@ ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[2,4]}'
 RELATIVE_EXAMPLE = "-10 minutes or -1000 offsets"
 _STARTED_AT = "__kafkalog-started-at "
 """What a key of a first batch's end begins with, see `with_start`. No topic has a blank."""
+OF_LOGS = "__kafkalog-of-logs "
+"""The same of what `log_identity.with_identity` has put into the end of a batch."""
 _RELATIVE = re.compile(r"-\s*([0-9]{1,15})\s*([a-z]*)")
 _UNITS_MS = MappingProxyType(
     {
@@ -248,14 +250,14 @@ def with_start(end: JsonOffsets, start: Offsets) -> JsonOffsets:
 def start_in(end: JsonOffsets) -> Offsets | None:
     """What `with_start` has put into the end of a batch; None of any but a first one."""
     for name in end:
-        if is_start(name):
+        if name.startswith(_STARTED_AT):
             return from_json(json.loads(name.removeprefix(_STARTED_AT)))
     return None
 
 
-def is_start(topic: str) -> bool:
-    """Whether it is no topic, but the start that `with_start` has put there."""
-    return topic.startswith(_STARTED_AT)
+def is_note(topic: str) -> bool:
+    """Whether it is no topic, but what `with_start` or `with_identity` has put there."""
+    return topic.startswith((_STARTED_AT, OF_LOGS))
 
 
 def check_named(option: str, limit: Limit, partitions: Collection[TopicPartition]) -> None:

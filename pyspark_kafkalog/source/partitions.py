@@ -9,8 +9,9 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 OWN_TOPICS = "__kafkalog-"
 """What the names of topics begin with that this package keeps for itself."""
+NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 _MOST_PLANS = 3
 """How often a read is planned while its topics are created again meanwhile."""
 
@@ -75,11 +77,13 @@ class OffsetRange:
 class ReadTask:
     """What one Spark task reads, range after range; the value of its InputPartition.
 
-    `topic_ids` are those of the topics before the offsets were planned, where brokers say them.
+    `topic_ids` are those of the topics before the offsets were planned, where brokers say them, and
+    `epochs` those of the partitions' leaders then, where records of later ones are to be doubted.
     """
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, UUID]
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class Subscription(Protocol):
@@ -161,9 +165,14 @@ def log_bounds(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBound
     The beginning is asked first: it only ever moves towards the end.
     """
     earliest = offsets_at(cluster, partitions, EARLIEST)
+    return replace(log_ends(cluster, partitions), earliest=earliest)
+
+
+def log_ends(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:
+    """The end of each partition alone, and its leader's epoch; no request when there are none."""
     found = cluster.list_offsets(partitions, LATEST) if partitions else {}
     return LogBounds(
-        earliest,
+        {},
         {each: found[each].offset for each in partitions},
         {
             each: one.leader_epoch
@@ -192,13 +201,22 @@ def topic_ids_of(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> di
 
 
 def read_tasks(
-    tasks: Iterable[Sequence[OffsetRange]], topic_ids: Mapping[str, UUID]
+    tasks: Iterable[Sequence[OffsetRange]],
+    topic_ids: Mapping[str, UUID],
+    epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
 ) -> list[ReadTask]:
-    """`tasks`, each with those of `topic_ids` that are of its topics."""
+    """`tasks`, each with those of `topic_ids` and `epochs` that are of its ranges."""
     found = []
     for ranges in tasks:
         topics = {piece.topic for piece in ranges} & topic_ids.keys()
-        found.append(ReadTask(tuple(ranges), {topic: topic_ids[topic] for topic in topics}))
+        partitions = {piece.topic_partition for piece in ranges} & epochs.keys()
+        found.append(
+            ReadTask(
+                tuple(ranges),
+                {topic: topic_ids[topic] for topic in topics},
+                {each: epochs[each] for each in partitions},
+            )
+        )
     return found
 
 

@@ -70,7 +70,14 @@ def read_task(
     freeze_imports()
     with kept_cluster(options.client) as cluster:
         for piece in task.ranges:
-            yield from read_range(cluster, options, columns, piece, task.topic_ids.get(piece.topic))
+            yield from read_range(
+                cluster,
+                options,
+                columns,
+                piece,
+                task.topic_ids.get(piece.topic),
+                leader_epoch=task.epochs.get(piece.topic_partition),
+            )
 
 
 def read_range(

@@ -8,9 +8,9 @@ consumer group is told of them as well, for tools that show lag.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kafka.structs import TopicPartition
@@ -33,6 +33,13 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.group_progress import GroupProgress
+from pyspark_kafkalog.source.log_identity import (
+    CutLogs,
+    LogIdentity,
+    identity_in,
+    is_back,
+    with_identity,
+)
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -59,6 +66,7 @@ from pyspark_kafkalog.source.partitions import (
     clamp_starts,
     locate,
     log_bounds,
+    log_ends,
     offsets_at,
     ranges_between,
     read_tasks,
@@ -73,6 +81,8 @@ from pyspark_kafkalog.source.trigger_limits import (
     limit_untils,
     limit_untils_by_bytes,
 )
+
+Epochs: TypeAlias = Mapping[TopicPartition, int]
 
 _NO_LIMIT = 2**63 - 1
 
@@ -92,12 +102,17 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starts_at_latest = False
         self._starts_by_log: set[TopicPartition] = set()
         """The partitions that start where their log says, of which retention has taken some."""
+        self._initial_epochs: Epochs = {}
         self._has_planned = False
         self._incomplete: InvalidOptionError | None = None
         self._topic_ids: dict[str, UUID] = {}
-        self._recreated: set[str] = set()
+        self._recreated: dict[str, UUID] = {}
+        """Topics that are others by now, with their ids of now."""
         self._read_anew: set[TopicPartition] = set()
-        self._available_now: Offsets | None = None
+        self._cut_logs = CutLogs()
+        self._goes_on_at: Offsets = {}
+        """Where the partitions go on whose logs were cut off, before what the checkpoint says."""
+        self._available_now: LogBounds | None = None
         limits = options.trigger_limits
         self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
         self._sizes = OffsetSizes()
@@ -123,6 +138,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial, bounds = look_twice(
                 self._connected(), look, self._options.fail_on_data_loss
             )
+            self._initial_epochs = bounds.epochs
             self._starts_by_log = {
                 each
                 for each in partitions
@@ -140,7 +156,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @PlainErrors()
     def prepareForTriggerAvailableNow(self) -> None:
-        self._available_now = self._latest_offsets({})
+        self._available_now = self._latest_ends({}, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark hands back to `latestOffset` unless its trigger is Once: that has no limits.
@@ -175,17 +191,20 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_once = isinstance(limit, ReadAllAvailable)
         is_new = is_first and known == self._initial and start_in(start) is None
         if is_new and self._start_may_move(is_once):
-            return with_start(start, known)
-        latest = self._available_now
+            found = with_identity(start, self._identity_of(known, self._initial_epochs))
+            return with_start(found, known)
+        planned = self._believe(identity_in(start))
+        bounds = self._available_now
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
-        if latest is None or _lost(known, latest):
-            latest = self._latest_offsets(known)
+        if bounds is None or self._is_behind(bounds, known, planned.epochs):
+            bounds = self._latest_ends(known, planned.epochs)
         if self._available_now is not None:
-            self._available_now = latest
+            self._available_now = bounds
         if self._recreated:
             known = self._without_recreated(known)
-        self._latest = latest
+        known = self._without_cut(known, planned.epochs, bounds.epochs)
+        self._latest = latest = bounds.latest
         if self._group_progress is not None and not is_new:
             # Spark asks on when the batch that ends at `start` is complete: also after the last one
             # of AvailableNow, of which commit() is never told.
@@ -201,8 +220,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: Offsets | None = latest
         if self._options.trigger_limits and not is_once:
             end = self._within_limits(known, latest)
-        # Spark compares offsets as text, and `start` may say where the query starts.
-        found = start if end is None or end == begins else to_json(end)
+        found = start if end is None else self._end_of_batch(start, end, bounds.epochs)
         return with_start(found, begins) if is_new else found
 
     def reportLatestOffset(self) -> JsonOffsets | None:
@@ -214,7 +232,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
         starts, ends = from_json(start), from_json(end)
-        anew, self._read_anew = self._read_anew, set()
+        before, planned = identity_in(start), self._believe(identity_in(end))
+        others = before.others(planned)
+        anew = self._read_anew | {each for each in starts if each.topic in others}
+        goes_on_at = self._goes_on_at
+        self._read_anew, self._goes_on_at = set(), {}
         starts = {each: offset for each, offset in starts.items() if each not in anew}
         if self._initial is not None and not self._has_planned:
             # Asked for a batch before planning one, with an initial offset: a query was stopped in
@@ -225,8 +247,13 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts = self._starts_of_sparks(starts, ends) if started is None else started
         else:
             self._check_gone(starts.keys() - ends.keys())
+        starts |= {each: at for each, at in goes_on_at.items() if each in starts}
+        if not self._has_planned:
+            starts, ends = self._as_logs_are(starts, ends, before.epochs, planned.epochs)
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
-        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids)]
+        # Who may lose data reads on after a cut, and the next batch goes on from there.
+        epochs = planned.epochs if self._options.fail_on_data_loss else {}
+        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids, epochs)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with PlainErrors():
@@ -249,38 +276,107 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster(self._options.client)
         return self._cluster
 
-    def _assigned(self) -> list[TopicPartition]:
+    def _assigned(self, missing_ok: bool = False) -> list[TopicPartition]:
         partitions = self._options.subscription.partitions(
-            self._connected(), missing_ok=not self._options.fail_on_data_loss
+            self._connected(), missing_ok or not self._options.fail_on_data_loss
         )
         for topic in {each.topic for each in partitions}:
             topic_id = self._connected().topic_id(topic)
             if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
-                self._recreated.add(topic)
+                self._recreated[topic] = topic_id
         return partitions
 
     def _without_recreated(self, known: Offsets) -> Offsets:
         """`known` without the topics that are others now, or TopicRecreatedError.
 
-        They are read from their beginning where that may be. A topic that was created again while
-        no query ran is found out only where its log ends before the checkpoint's offsets.
+        They are read from their beginning where that may be.
         """
         topics = sorted(self._recreated)
-        what = f"{', '.join(topics)}: deleted and created again while the query ran."
+        what = f"{', '.join(topics)}: deleted and created again since the query read them last."
         if self._options.fail_on_data_loss:
             raise TopicRecreatedError(
                 f"{what} The offsets of the checkpoint mean other records now. To read what is "
                 "there from the beginning, start the query with a new checkpoint, or set the "
-                "option failOnDataLoss to false while it runs."
+                "option failOnDataLoss to false."
             )
         report_data_loss(what, fail_on_data_loss=False)
-        self._recreated = set()
-        for topic in topics:
-            self._topic_ids.pop(topic)
+        self._topic_ids |= self._recreated
+        self._recreated = {}
         self._read_anew |= {each for each in known if each.topic in topics}
         return {each: offset for each, offset in known.items() if each.topic not in topics}
 
-    def _latest_offsets(self, known: Offsets) -> Offsets:
+    def _believe(self, planned: LogIdentity) -> LogIdentity:
+        """`planned`, whose topics are those that a query reads, whatever this process has heard of
+        before it saw the checkpoint."""
+        anew = {each.topic for each in self._read_anew}
+        for topic, topic_id in planned.topic_ids.items():
+            now = self._topic_ids.get(topic, topic_id)
+            if now != topic_id and topic not in anew:
+                self._recreated.setdefault(topic, now)
+            if topic not in anew:
+                self._topic_ids[topic] = topic_id
+        return planned
+
+    def _end_of_batch(self, start: JsonOffsets, end: Offsets, epochs: Epochs) -> JsonOffsets:
+        """`end`, as it is to be in the checkpoint; `start` where nothing is new: Spark compares
+        offsets as text. Other logs than those of `start` may end where these did."""
+        if end == from_json(start) and not (self._read_anew or self._goes_on_at):
+            return start
+        return with_identity(to_json(end), self._identity_of(end, epochs))
+
+    def _identity_of(self, offsets: Offsets, epochs: Epochs) -> LogIdentity:
+        return LogIdentity(self._topic_ids, epochs).of(offsets)
+
+    def _without_cut(self, known: Offsets, then: Epochs, now: Epochs) -> Offsets:
+        """`known`, of logs that were cut off since the epochs `then` as far as that, or
+        DataLossError."""
+        fail = self._options.fail_on_data_loss
+        known = known | {each: at for each, at in self._goes_on_at.items() if each in known}
+        for each, epoch in sorted(is_back(then, now).items()):
+            if known.get(each) and each not in self._goes_on_at:
+                report_data_loss(
+                    f"Partition {describe([each])} has a leader of epoch {epoch}, earlier than the "
+                    f"epoch {then[each]} in which the query came to offset {known[each]}: its "
+                    "broker was restored from an earlier state (or the topic was created again), "
+                    "and others may be at the offsets of records that it lost.",
+                    fail,
+                )
+                self._goes_on_at[each] = known[each]
+        cut = self._cut_logs.find(self._connected(), known, then, now)
+        for each, offset in sorted(cut.items()):
+            report_data_loss(
+                f"Partition {describe([each])} lost records before offset {known[each]}, which the "
+                f"query has read: its log was cut off at offset {offset} (an election of a replica "
+                "that was not in sync, a power loss, a broker that was restored), and others are "
+                "written from there on.",
+                fail,
+            )
+        self._goes_on_at |= cut
+        return known | cut
+
+    def _as_logs_are(
+        self, starts: Offsets, ends: Offsets, before: Epochs, planned: Epochs
+    ) -> tuple[Offsets, Offsets]:
+        """Where a micro-batch begins and ends that another process planned in the epochs `planned`,
+        as far as its logs still hold it. The next one goes on where they were cut off."""
+        found = self._assigned(missing_ok=True)
+        there = {each for each in found if each.topic not in self._recreated}
+        known = {each: start for each, start in starts.items() if each in there}
+        starts = starts | self._without_cut(known, before, planned)
+        self._goes_on_at = {}
+        unread = {each: end for each, end in ends.items() if starts.get(each) != end}
+        asked = {each: end for each, end in unread.items() if each in there}
+        cut = self._cut_logs.find(self._connected(), asked, planned)
+        for each, offset in sorted(cut.items()):
+            report_data_loss(
+                f"Partition {describe([each])} was cut off at offset {offset}, and a micro-batch "
+                f"that ends at offset {ends[each]} is to be run again: others are written there "
+                "now.",
+                self._options.fail_on_data_loss,
+            )
+        return starts, ends | {each: max(at, starts.get(each, 0)) for each, at in cut.items()}
+
+    def _latest_ends(self, known: Offsets, then: Epochs) -> LogBounds:
         """The end of each partition, asked for again while it lacks what `known` holds.
 
         A leader that was replaced may answer with less than there is, a broker that has just
@@ -291,17 +387,21 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         retries = self._options.offset_retries
         for left in reversed(range(max(retries.attempts, 2))):  # from the second on all are asked
             try:
-                latest = offsets_at(self._connected(), self._assigned(), LATEST)
-                bounds = LogBounds({}, latest)
-                latest = beyond_open_transactions(self._connected(), known, bounds).latest
-                if self._recreated or not left or not _lost(known, latest):
+                bounds = log_ends(self._connected(), self._assigned())
+                bounds = beyond_open_transactions(self._connected(), known, bounds)
+                if self._recreated or not left or not self._is_behind(bounds, known, then):
                     break
             except (UnknownTopicError, BrokersUnreachableError):
                 if not (known and left):
                     raise
             time.sleep(retries.interval_ms / 1000)
             self._connected().ask_all({each.topic for each in known})
-        return latest
+        return bounds
+
+    def _is_behind(self, bounds: LogBounds, known: Offsets, then: Epochs) -> bool:
+        """Whether a log lacks what `known` holds, or is led in an earlier epoch than `then`."""
+        back = is_back(then, bounds.epochs).keys() - self._goes_on_at.keys()
+        return bool(_lost(known, bounds.latest) or back & known.keys())
 
     def _within_limits(self, known: Offsets, latest: Offsets) -> Offsets | None:
         """`latest`, or as much of it as one micro-batch may take; None where it is to wait.

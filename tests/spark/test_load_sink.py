@@ -167,8 +167,9 @@ def test_a_topic_that_was_created_again_is_refused(
     topics.create_again(topic)
     topics.fill(topic, 8)
     # Where the old checkpoint ended means other records: the first 5 would be passed over.
-    said = r"created again since .* load 'nightly'.*stream with a new checkpoint.*of the write"
-    for checkpoint in ("checkpoint", "another"):
+    sources = "created again since the query read them last.*query with a new checkpoint"
+    targets = r"created again since .* load 'nightly'.*stream with a new checkpoint.*of the write"
+    for checkpoint, said in (("checkpoint", sources), ("another", targets)):
         with pytest.raises(StreamingQueryException, match=said):
             run(stream(topic), parquet, checkpoint)
     assert places(parquet) == once(5)

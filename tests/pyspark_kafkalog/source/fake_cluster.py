@@ -21,8 +21,8 @@ class FakeCluster:
     """Logs are given as {topic: [(earliest, latest) of each partition]} and may be changed.
 
     The record at offset n has the time n * 1000. A reader of committed records sees up to
-    `stable`, where that says an offset of a partition. `topic_ids` may be changed, too: a client
-    hears of it when it asks for topics again.
+    `stable`, where that says an offset of a partition. Leaders say their `epochs`. `topic_ids` may
+    be changed, too: a client hears of it when it asks for topics again.
     """
 
     def __init__(self, **logs: list[tuple[int, int]]) -> None:
@@ -32,6 +32,7 @@ class FakeCluster:
         self._heard: dict[str, UUID] = {}
         self.config = SimpleNamespace(request_timeout_ms=30_000, isolation_level=0)
         self.stable: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, list[int]]:
         if missing := [name for name in names or () if name not in self.logs]:
@@ -60,7 +61,10 @@ class FakeCluster:
             found = {
                 each: min(offset, self.stable.get(each, offset)) for each, offset in found.items()
             }
-        return {each: OffsetAndTimestamp(offset, -1, -1) for each, offset in found.items()}
+        return {
+            each: OffsetAndTimestamp(offset, -1, self.epochs.get(each, -1))
+            for each, offset in found.items()
+        }
 
     def _offsets_at_time(
         self, partitions: Iterable[TopicPartition], timestamp: int

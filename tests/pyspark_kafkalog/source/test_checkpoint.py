@@ -5,12 +5,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow.fs
 import pytest
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source import checkpoint
 from pyspark_kafkalog.source.checkpoint import batch_plan, planned_from, query_id_at
+from pyspark_kafkalog.source.log_identity import LogIdentity, with_identity
 from pyspark_kafkalog.source.offsets import from_json, with_start
 from pyspark_kafkalog.source.options import warn_once
 
@@ -77,6 +80,20 @@ def test_a_first_batch_that_says_where_topics_began_is_one_of_topics(
     once = plan(1, SECOND)
     assert batch_plan(str(tmp_path), 1).starts == (from_json(FIRST),)
     assert once == plan(1, SECOND, time_ms=2000)
+
+
+def test_a_batch_of_topics_that_are_others_below_their_names_is_another_one(
+    plan: Callable[..., str],
+) -> None:
+    def planned_of(topic_id: int, epoch: int, time_ms: int) -> str:
+        epochs = {TopicPartition("orders", 0): epoch}
+        of_logs = LogIdentity({"orders": UUID(int=topic_id)}, epochs)
+        return plan(1, with_identity(SECOND, of_logs), time_ms=time_ms)
+
+    plan(0, FIRST)
+    once = planned_of(1, 4, 1000)
+    assert once == planned_of(1, 5, 2000)
+    assert once != planned_of(2, 4, 2000)
 
 
 def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:

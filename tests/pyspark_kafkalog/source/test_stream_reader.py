@@ -301,7 +301,7 @@ def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_it
     cluster.logs["orders"] = [(0, grown), (0, 3)]
     later = stream.latestOffset(end, ALL)
     assert "orders: deleted and created again" in caplog.text
-    assert later == {"orders": {"0": grown, "1": 3}}
+    assert plain(later) == {"orders": {"0": grown, "1": 3}}
     tasks = stream.partitions(end, later)
     anew = [OffsetRange("orders", 0, 0, grown)] if grown else []
     assert ranges(tasks) == [*anew, OffsetRange("orders", 1, 0, 3)]
