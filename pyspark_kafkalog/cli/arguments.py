@@ -183,7 +183,8 @@ takes_quiet = click.option(
 
 
 TARGET = (
-    "The target: parquet:PATH (a folder, or s3://BUCKET/PATH, gs://..., az://...), delta:PATH, "
+    "The target: parquet:PATH (a folder, or s3://BUCKET/PATH, gs://..., az://...), delta:PATH "
+    "(also s3://BUCKET/PATH), "
     "iceberg:NAMESPACE.TABLE?uri=...&warehouse=... or sql:SQLALCHEMY_URL#TABLE."
 )
 

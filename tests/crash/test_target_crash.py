@@ -24,11 +24,13 @@ from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
     KINDS,
+    TABLES_IN_STORES,
     DeltaLakeTable,
     IcebergTable,
     MariaDbTable,
     Table,
     expected_rows,
+    table_of,
 )
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, upsert
 
@@ -83,11 +85,11 @@ class Loader:
         self._process.stdout.close()
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"])
+@pytest.fixture(params=[kind for kind in [*KINDS, *TABLES_IN_STORES] if kind != "parquet"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import pyspark_kafkalog
 from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.load import LoadResult
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.pyspark_kafkalog.warehouse.tables import KINDS, TABLES_IN_STORES, Table, table_of
 from tests.spark.conftest import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"])
+@pytest.fixture(params=[kind for kind in [*KINDS, *TABLES_IN_STORES] if kind != "parquet"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
 def places(table: Table, topic: str) -> list[Any]:

@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
 MOTO = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute() / "moto"
@@ -25,11 +26,12 @@ os.environ["AWS_SECRET_ACCESS_KEY"] = "sesame/+&"
 
 # The server ends with its parent: its stdin closes then.
 _PROGRAM = """
-import collections, json, os, sys, threading
+import collections, json, os, re, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 faults = set()
 counts = collections.Counter()
+REFUSALS = ("503 Slow Down", "SlowDown"), ("400 Bad Request", "ExpiredToken")
 moto = DomainDispatcherApplication(create_backend_app)
 def application(environ, start_response):
     path = environ["PATH_INFO"]
@@ -50,9 +52,18 @@ def application(environ, start_response):
     counts[kind] += 1
     if "blind" in faults:
         environ.pop("HTTP_IF_NONE_MATCH", None)
-    if "lost" in faults and environ["REQUEST_METHOD"] == "PUT" and "/commits/" in path:
-        faults.clear()
+    for status, code in REFUSALS:
+        if code in faults:
+            token = environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")
+            said = f"<Error><Code>{code}</Code><Message>no</Message><T>{token}</T></Error>"
+            start_response(status, [("Content-Length", str(len(said)))])
+            return [said.encode()]
+    is_commit = environ["REQUEST_METHOD"] == "PUT" and re.search("/(commits|_delta_log)/", path)
+    if is_commit and faults.intersection(("lost", "lost for long")):
         list(moto(environ, lambda *_: None))
+        left = {"SlowDown"} if "lost for long" in faults else ()
+        faults.clear()
+        faults.update(left)
         start_response("500 Lost", [("Content-Length", "0")])
         return []
     return moto(environ, start_response)
@@ -82,8 +93,9 @@ class S3Server:
 
     def fail(self, fault: str) -> None:
         """From now on: `blind`, conditions of puts are ignored; `lost`, the next commit is put and
-        answered by an error; `none`."""
-        self._put(f"_fault/{fault}")
+        answered by an error, `lost for long`, and all that follows too; `SlowDown` and
+        `ExpiredToken`, all is refused so; `none`."""
+        self._put(f"_fault/{quote(fault)}")
 
     def counts(self) -> Counter[str]:
         """How many requests of each kind were made so far; kinds are methods, COPY and LIST."""

@@ -33,13 +33,14 @@ whose offsets were compared with the plan (`max_commit_retries=0`); whoever is t
 
 Commit.sequence is Delta's table version. A commit is as durable as deltalake makes it. Landed files
 are added as they are, so that tables with rules for their rows are refused (delta_rules.py).
-Needs the same path on driver and executors. Called by the driver, from any thread or process.
+In a directory of one path for driver and executors, or in an object store (table_place.py): there a
+log entry is a conditional put. Called by the driver, from any thread or process.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote, unquote
@@ -89,20 +90,16 @@ from pyspark_kafkalog.warehouse.targets.delta_rules import (
     with_partitions,
 )
 from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, file_statistics
+from pyspark_kafkalog.warehouse.targets.delta_table import create_table, open_table
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
-from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
-from pyspark_kafkalog.warehouse.targets.staging import (
-    check_rows,
-    discard,
-    new_load_id,
-    restore_aside,
-    staged_path,
-    sweep_directories,
-)
+from pyspark_kafkalog.warehouse.targets.staging import check_rows, discard, new_load_id, staged_file
+from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace, open_place
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 LOAD_ID = "kafkalog.load-id"
@@ -118,47 +115,49 @@ _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
     "VACUUM removed what this load had written: run it again."
 )
+_SWEPT = "A sweep or a VACUUM removed what this load had written: run it again."
 
 
 class DeltaTarget:
-    """The table at `path`, an absolute path. See target.Target for the promises."""
+    """The table at `path`, absolute or the URL of an object store. See target.Target for the
+    promises."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.place = open_place(path)
 
     def __repr__(self) -> str:
-        return f"DeltaTarget({self.path!r})"
+        return f"DeltaTarget({str(self.place)!r})"
 
     def __str__(self) -> str:
-        return f"delta:{self.path}"
+        return f"delta:{self.place}"
 
     def position(self, name: str, read_only: bool = False) -> Position:
-        with _explained(f"open the load target {self.path}"):
+        with self._explained(f"open the load target {self.place}"):
             table = self._table()
             if table is None:
-                _refuse_foreign_files(self.path)
+                _refuse_foreign_files(self.place)
                 return NOWHERE
             if not read_only:
-                restore_aside(self.path, self._named_files)
+                self.place.restore(self._named_files)
             found = self.position_in(table, name)
             return replace(found, offsets=_without_dropped(found.offsets))
 
     def names(self) -> list[str]:
-        with _explained(f"read the log of the Delta table {self.path}"):
+        with self._explained(f"read the log of the Delta table {self.place}"):
             table = self._table()
             if table is None:
                 return []
-            found = app_ids(os.path.join(self.path, "_delta_log"))
+            found = app_ids(self.place)
             parts_of = (app_id.split(":") for app_id in found)
             names = {unquote(parts[1]) for parts in parts_of if parts[0] == _APP and len(parts) > 1}
             return sorted(name for name in names if self._is_placed(table, name))
 
     def history(self) -> Iterator[CommitRecord]:
-        with _explained(f"read the log of the Delta table {self.path}"):
+        with self._explained(f"read the log of the Delta table {self.place}"):
             table = self._table()
             for version in range(table.version() if table else -1, -1, -1):
                 try:
-                    said = commit_info(self.path, version)
+                    said = commit_info(self.place, version)
                 except FileNotFoundError:
                     return  # cleaned up, and all before it
                 if "kafkalog.offsets" in said and SAID_BY not in said:
@@ -177,20 +176,19 @@ class DeltaTarget:
         upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
-        path = self._stage_path(load_id)
-        with _explained(f"write to the load target {self.path}"):
-            make_directory(self.path)
+        with self._explained(f"write to the load target {self.place}"):
+            self.place.make()
             table = self._table() or self._create(schema, partition_by)
             schema = joined_columns(table, schema, change)
-            changed = changed_schema(table, schema, change, self.path)
-            refuse_unfit(table, changed, schema, partition_by, self.path)
-            make_directory(path)
+            changed = changed_schema(table, schema, change, self.place)
+            refuse_unfit(table, changed, schema, partition_by, self.place)
+            path = self.place.make_stage(load_id)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
         return Stage(load_id, path, schema, partitioning=partitioning, change=change)
 
     def commit(self, pending: PendingCommit) -> Commit:
-        with _explained(
-            f"commit to the load target {self.path} (to run the load again is safe: it goes on "
+        with self._explained(
+            f"commit to the load target {self.place} (to run the load again is safe: it goes on "
             "from the newest commit, whether that is this one or not)"
         ):
             return publish_fenced(pending, _FencedDelta(self, pending))
@@ -199,7 +197,7 @@ class DeltaTarget:
         discard(stage)
 
     def forget(self, name: str) -> bool:
-        with _explained(f"forget load {name!r} in {self.path}"):
+        with self._explained(f"forget load {name!r} in {self.place}"):
             was_there = False
             while (table := self._table()) is not None:
                 versions = self._versions(table, name)
@@ -217,30 +215,44 @@ class DeltaTarget:
                     _append(table, [], transactions, {"kafkalog.forgotten": name})
                     return True
                 except CommitFailedError:
-                    if DeltaTable(self.path).version() == table.version():
+                    if open_table(self.place).version() == table.version():
                         raise
             return was_there
 
     def rewind(self, asked: Rewind) -> Rewound:
-        with _explained(f"rewind load {asked.name!r} in {self.path}"):
+        with self._explained(f"rewind load {asked.name!r} in {self.place}"):
             if self._table() is None:
                 # Which says that there is no such load.
                 asked.step_from(NOWHERE, str(self))
             return go_back(
-                asked, DeltaRewind(self.path, asked.name, _Places(self, asked.name)), str(self)
+                asked, DeltaRewind(self.place, asked.name, _Places(self, asked.name)), str(self)
             )
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
-        with _explained(f"sweep the load target {self.path}"):
+        with self._explained(f"sweep the load target {self.place}"):
             if self._table() is None:
                 return []
-            return sweep_directories(self.path, idle_s, dry_run, self._named_files, self._fence)
+            return self.place.sweep(idle_s, dry_run, self._named_files, self._fence)
 
     def upkeep(self, asked: Upkeep) -> Upkept:
-        with _explained(f"maintain the load target {self.path}"):
+        with self._explained(f"maintain the load target {self.place}"):
             if self._table() is None:
                 return Upkept(left=["the table: there is none"])
-            return keep_up(self.path, asked, self._refused)
+            return keep_up(self.place, asked, self._refused)
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Errors of deltalake and of the operating system become a TargetError that says what could
+        not be done."""
+        try:
+            yield
+        except KafkalogError:
+            raise
+        except (DeltaError, OSError, ValueError) as error:
+            # Its own words may hold what is not to be shown.
+            cause = None if is_url(self.place.uri) else error
+            said = self.place.in_words(error)
+            raise TargetError(f"cannot {doing}: {said}. {self.place.advice}") from cause
 
     def _refused(self) -> list[str]:
         """The loads that cannot go on: see position_in."""
@@ -253,11 +265,11 @@ class DeltaTarget:
         return refused
 
     def _named_files(self) -> set[str]:
-        return named_files(os.path.join(self.path, "_delta_log"))
+        return named_files(self.place)
 
     def _fence(self) -> None:
         """A log entry without files: whoever was about to write its number looks again."""
-        table = DeltaTable(self.path)
+        table = open_table(self.place)
         table.create_write_transaction(
             [],
             "append",
@@ -267,22 +279,22 @@ class DeltaTarget:
 
     def _table(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self.path)
+            return open_table(self.place)
         except TableNotFoundError:
             return None
 
     def _create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> DeltaTable:
-        _refuse_foreign_files(self.path)
+        _refuse_foreign_files(self.place)
+        columns = Schema.from_arrow(with_partitions(schema, partition_by))
         try:
-            return DeltaTable.create(
-                self.path,
-                Schema.from_arrow(with_partitions(schema, partition_by)),
-                mode="error",
-                partition_by=[field.name for field in partition_by],
-            )
-        except DeltaError:
-            # Another loader was faster, and killed or not, what it made is a table.
-            return DeltaTable(self.path)
+            return create_table(self.place, columns, [field.name for field in partition_by])
+        except (DeltaError, OSError):
+            # Another loader was faster, and killed or not, what it made is a table; or it is this
+            # one, and the answer was lost.
+            table = self._table()
+            if table is None:
+                raise
+            return table
 
     def position_in(
         self, table: DeltaTable, name: str, seen_version: int | None = None
@@ -308,7 +320,7 @@ class DeltaTarget:
                 newest[topic] = max(newest.get(topic, found), found)
         if self._is_lost(table, name, versions, seen_version):
             raise TargetError(
-                f"the log of the Delta table {self.path} does not hold all offsets of load "
+                f"the log of the Delta table {self.place} does not hold all offsets of load "
                 f"{name!r}, so it is unknown where it goes on; nothing was written. Restore the "
                 "log from a backup, and unset delta.setTransactionRetentionDuration if it is set; "
                 "or let the load land everything again (pyspark_kafkalog.forget, kafkalog load "
@@ -322,13 +334,13 @@ class DeltaTarget:
         self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None
     ) -> None:
         oldest = 0 if seen_version is None else seen_version + 1
-        found = restored(self.path, name, offsets, table.version(), oldest) if offsets else None
+        found = restored(self.place, name, offsets, table.version(), oldest) if offsets else None
         if found is None:
             return
         left = "what the table does not have" if found.offsets is None else found.offsets
         again = "no start" if left == "{}" else f"`starting` (--from) at {left}"
         raise TargetError(
-            f"the Delta table {self.path} was restored (its version {found.version}) to before "
+            f"the Delta table {self.place} was restored (its version {found.version}) to before "
             f"load {name!r} came to {json.dumps(to_json(offsets))}: to go on there would leave out "
             "what was loaded since, and is gone from the table; nothing was written. To load that "
             "again, let the load start over (pyspark_kafkalog.forget, kafkalog load --forget) with "
@@ -352,12 +364,11 @@ class DeltaTarget:
         kept = sum(rest.isdecimal() for _, rest in versions)
         if count is not None or kept:
             return count != kept
-        log_path = os.path.join(self.path, "_delta_log")
         oldest = 0 if seen_version is None else seen_version + 1
-        if names_load(self.path, name, range(oldest, table.version() + 1)):
+        if names_load(self.place, name, range(oldest, table.version() + 1)):
             return True
         if seen_version is not None or any(
-            app_id.startswith(f"{_APP}:") for app_id in app_ids(log_path)
+            app_id.startswith(f"{_APP}:") for app_id in app_ids(self.place)
         ):
             return False
         return any(_FILE_OF_A_LOAD.search(uri) for uri in table.file_uris())
@@ -366,7 +377,7 @@ class DeltaTarget:
         """The versions of the txns of load `name`, by topic and what follows it in their appIds."""
         newest: dict[str, int | None] = {}
         expire = "delta.setTransactionRetentionDuration" in table.metadata().configuration
-        for txn in txns(os.path.join(self.path, "_delta_log")):
+        for txn in txns(self.place):
             if expire or (txn.is_checkpoint and txn.entry > table.version()):
                 newest[txn.app_id] = table.transaction_version(txn.app_id)
             elif txn.entry <= table.version():
@@ -379,10 +390,6 @@ class DeltaTarget:
             if is_ours and version is not None:
                 found[topic, rest] = version
         return found
-
-    def _stage_path(self, load_id: str) -> str:
-        # Not hidden by an underscore: VACUUM would never look into it.
-        return os.path.join(self.path, f"load-{load_id}")
 
 
 class _Places:
@@ -410,7 +417,6 @@ class _Places:
 class _FencedDelta:
     """The table as one pending commit sees it: see publish.FencedTable."""
 
-    advice = _MISSING_FILE
     _table: DeltaTable
     _schema: Schema
     """The table's columns as the commit leaves them."""
@@ -419,7 +425,8 @@ class _FencedDelta:
 
     def __init__(self, target: DeltaTarget, pending: PendingCommit) -> None:
         self._target = target
-        self._path = target.path
+        self._place = target.place
+        self.advice = _SWEPT if is_url(target.place.uri) else _MISSING_FILE
         self._pending = pending
         self._statistics: list[FileStatistics] = []
         self._seen_version: int | None = None
@@ -427,9 +434,14 @@ class _FencedDelta:
     def look(self) -> None:
         if not self._statistics:
             stage = self._pending.stage
-            for file in self._pending.files:
-                self._statistics.append(_statistics(staged_path(stage, file.name), file))
-        self._table = DeltaTable(self._path)
+            staged = open_stage(stage.path)
+            names = [staged_file(stage, file.name) for file in self._pending.files]
+            with ThreadPoolExecutor() as threads:
+                footers = threads.map(lambda name: pq.read_metadata(staged.source(name)), names)
+                for name, file, footer in zip(names, self._pending.files, footers, strict=True):
+                    check_rows(staged.path_of(name), file, footer.num_rows)
+                    self._statistics.append(file_statistics(footer))
+        self._table = open_table(self._place)
 
     def position(self) -> Position:
         table, pending = self._table, self._pending
@@ -437,15 +449,15 @@ class _FencedDelta:
         self._seen_version = table.version()
         current = self._current
         position = replace(current, offsets=_without_dropped(current.offsets))
-        pending.check_unmoved(position, self._path)
+        pending.check_unmoved(position, str(self._place))
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
         now = joined_columns(table, stage.schema, stage.change)
-        check_unchanged(stage.schema, now, f"the Delta table {self._path}")
-        self._schema = changed_schema(table, stage.schema, stage.change, self._path)
-        refuse_unfit(table, self._schema, stage.schema, partition_by, self._path)
-        refuse_nulls(table, stage, pending.files, self._statistics, self._path)
+        check_unchanged(stage.schema, now, f"the Delta table {self._place}")
+        self._schema = changed_schema(table, stage.schema, stage.change, self._place)
+        refuse_unfit(table, self._schema, stage.schema, partition_by, self._place)
+        refuse_nulls(table, stage, pending.files, self._statistics, self._place)
         return position
 
     def publish(self, step: Step) -> int | None:
@@ -464,15 +476,17 @@ class _FencedDelta:
             metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(step.gaps))
         try:
             if self._pending.files and self._schema != table.schema():
-                append_with_schema(table, stage, self._schema, adds, transactions, metadata)
+                append_with_schema(
+                    self._place, table, stage, self._schema, adds, transactions, metadata
+                )
             else:
                 _append(table, adds, transactions, metadata)
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
             # may have failed.
-            newest = DeltaTable(self._path)
+            newest = open_table(self._place)
             for version in range(base + 1, newest.version() + 1):
-                if commit_info(self._path, version).get(LOAD_ID) == stage.load_id:
+                if commit_info(self._place, version).get(LOAD_ID) == stage.load_id:
                     return version
             if isinstance(error, CommitFailedError) and newest.version() > base:
                 return None
@@ -542,23 +556,19 @@ def _without_dropped(offsets: Offsets) -> Offsets:
     return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
 
 
-def _statistics(path: str, file: DataFile) -> FileStatistics:
-    footer = pq.read_metadata(path)
-    check_rows(path, file, footer.num_rows)
-    return file_statistics(footer)
-
-
 def _add_actions(
     table: DeltaTable, stage: Stage, files: Sequence[DataFile], statistics: Sequence[FileStatistics]
 ) -> list[AddAction]:
     there = {field.name for field in table.schema().fields if isinstance(field.type, PrimitiveType)}
     lacking = sorted(there - set(stage.schema.names) - set(table.metadata().partition_columns))
+    names = [staged_file(stage, file.name) for file in files]
+    modified_ms = open_stage(stage.path).modified_ms(names)
     return [
         AddAction(
-            path=f"{os.path.basename(stage.path)}/{file.name}",
+            path=f"load-{stage.load_id}/{file.name}",
             size=file.size_bytes,
             partition_values=_partition_values(stage, file),
-            modification_time=os.stat(staged_path(stage, file.name)).st_mtime_ns // 1_000_000,
+            modification_time=modified_ms[staged_file(stage, file.name)],
             data_change=True,
             stats=found.to_json(lacking),
         )
@@ -571,33 +581,19 @@ def _partition_values(stage: Stage, file: DataFile) -> dict[str, str | None]:
     return {field.name: value for field, value in zip(fields, file.partition, strict=True)}
 
 
-def _refuse_foreign_files(path: str) -> None:
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise TargetError(f"the load target {path} is a file: name a directory")
-    names = os.listdir(path) if os.path.isdir(path) else []
+def _refuse_foreign_files(place: TablePlace) -> None:
+    try:
+        names = place.names()
+    except NotADirectoryError:
+        raise TargetError(f"the load target {place} is a file: name a directory") from None
     if "_kafkalog" in names:
         raise TargetError(
-            f"{path} is a Parquet target of loads (_kafkalog): name it parquet:{path}, or name a "
+            f"{place} is a Parquet target of loads (_kafkalog): name it parquet:{place}, or name a "
             "new or empty directory for the Delta table"
         )
     visible = sorted(name for name in names if not name.startswith(("_", ".", "load-")))
     if visible:
         raise TargetError(
-            f"{path} is not a Delta table and holds files of others ({visible[0]}): name a Delta "
+            f"{place} is not a Delta table and holds files of others ({visible[0]}): name a Delta "
             "table, or a new or empty directory"
         )
-
-
-@contextmanager
-def _explained(doing: str) -> Iterator[None]:
-    """Errors of deltalake and of the operating system become a TargetError that says what could
-    not be done."""
-    try:
-        yield
-    except KafkalogError:
-        raise
-    except (DeltaError, OSError, ValueError) as error:
-        raise TargetError(
-            f"cannot {doing}: {error}. A delta: target is a directory that the driver and all "
-            "executors can write."
-        ) from error

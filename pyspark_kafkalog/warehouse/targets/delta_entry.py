@@ -1,13 +1,13 @@
 """An entry of a Delta table's log that deltalake would not write, such as one that also changes
 the table's columns, or replaces files by others with the same rows.
 
-Under its number, in one step that fails where the number is taken: by a hard link, as deltalake
-itself does. Called by the modules of Delta alone.
+Under its number, in one step that fails where the number is taken: by a hard link or a conditional
+put, as deltalake itself does. Called by the modules of Delta alone.
 """
 
 import json
-import os
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -15,30 +15,32 @@ from urllib.parse import quote
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from pyspark_kafkalog.warehouse.targets.directory_storage import sync_directory
+from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.targets.delta_table import LOG
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 
 
 def write_entry(
-    stage_path: str, version: int, said: Mapping[str, Any], actions: Iterable[Mapping[str, Any]]
+    place: TablePlace,
+    stage: Stage,
+    version: int,
+    said: Mapping[str, Any],
+    actions: Iterable[Mapping[str, Any]],
 ) -> None:
-    """Makes the table version `version` of `actions` and of what is `said` in commitInfo. The entry
-    is written in the directory of a stage of the table first. Raises CommitFailedError where the
-    version is there."""
-    now_ms = time.time_ns() // 1_000_000
-    info = {"timestamp": now_ms, **said, "engineInfo": "pyspark-kafkalog"}
-    scratch = os.path.join(stage_path, "log-entry.json")
-    with open(scratch, "w", encoding="utf-8") as file:
-        for action in ({"commitInfo": info}, *actions):
-            # deltalake reads an escaped U+10FFFF as another character.
-            file.write(f"{json.dumps(action, ensure_ascii=False)}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    log_path = os.path.join(os.path.dirname(stage_path), "_delta_log")
-    try:
-        os.link(scratch, os.path.join(log_path, f"{version:020}.json"))
-    except FileExistsError as error:
-        raise CommitFailedError(f"version {version} is taken") from error
-    sync_directory(log_path)
+    """Makes the table version `version` of `actions` and of what is `said` in commitInfo, with the
+    help of a stage of the table. Raises CommitFailedError where the version is there."""
+    info = {
+        "timestamp": time.time_ns() // 1_000_000,
+        **said,
+        "engineInfo": "pyspark-kafkalog",
+        # By which an entry whose answer was lost is known again.
+        "txnId": str(uuid.uuid4()),
+    }
+    # deltalake reads an escaped U+10FFFF as another character.
+    lines = (json.dumps(one, ensure_ascii=False) for one in ({"commitInfo": info}, *actions))
+    content = "".join(f"{line}\n" for line in lines).encode()
+    if not place.create(f"{LOG}/{version:020}.json", content, stage.path):
+        raise CommitFailedError(f"version {version} is taken")
 
 
 def add(action: AddAction) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.schema_change import joined, refuse_spellings
 from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 
 _TIME_WITHOUT_ZONE = '"timestamp_ntz"'
 
@@ -34,7 +35,9 @@ def joined_columns(table: DeltaTable, schema: pa.Schema, change: SchemaChange) -
     return joined(pa.schema(table.schema().to_arrow()), schema, change)
 
 
-def changed_schema(table: DeltaTable, schema: pa.Schema, change: SchemaChange, path: str) -> Schema:
+def changed_schema(
+    table: DeltaTable, schema: pa.Schema, change: SchemaChange, path: object
+) -> Schema:
     """The table's columns as a commit of rows with those of `schema` leaves them. Raises
     TargetError for what it cannot get."""
     now = table.schema()
@@ -59,6 +62,7 @@ def changed_schema(table: DeltaTable, schema: pa.Schema, change: SchemaChange, p
 
 
 def append_with_schema(
+    place: TablePlace,
     table: DeltaTable,
     stage: Stage,
     schema: Schema,
@@ -79,7 +83,7 @@ def append_with_schema(
         *({"txn": {"appId": one.app_id, "version": one.version}} for one in transactions),
         *(add(action) for action in adds),
     ]
-    write_entry(stage.path, table.version() + 1, said, actions)
+    write_entry(place, stage, table.version() + 1, said, actions)
 
 
 def _extended(field: Field, wanted: DataType) -> Field:

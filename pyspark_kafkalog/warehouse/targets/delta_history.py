@@ -8,13 +8,14 @@ Called by delta.py alone. Changes nothing; errors are OSErrors and ValueErrors.
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.warehouse.targets.delta_table import LOG
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 
 # A clone takes the place of the table with the rows of another one, such as a backup.
 _RESTORE = ("RESTORE", "CLONE")
@@ -31,7 +32,7 @@ class Restored:
 
 
 def restored(
-    path: str, name: str, offsets: Offsets, newest: int, oldest: int = 0
+    place: TablePlace, name: str, offsets: Offsets, newest: int, oldest: int = 0
 ) -> Restored | None:
     """How the table version `newest` lacks rows of load `name`, which is to go on at `offsets`.
 
@@ -41,13 +42,13 @@ def restored(
     """
     restore, left = None, "{}"
     try:
-        while (found := _last_word(path, name, newest, oldest)) is not None:
+        while (found := _last_word(place, name, newest, oldest)) is not None:
             version, said = found
             if _is_of(said, name):
                 left = said.get("kafkalog.offsets", left)
                 break
             restore = restore or version
-            before = _restored_to(path, version, said)
+            before = _restored_to(place, version, said)
             if before is None:
                 return Restored(restore, None)
             newest, oldest = before, 0
@@ -59,11 +60,11 @@ def restored(
 
 
 def _last_word(
-    path: str, name: str, newest: int, oldest: int
+    place: TablePlace, name: str, newest: int, oldest: int
 ) -> tuple[int, Mapping[str, Any]] | None:
     """The last entry up to `newest` that is of load `name`, or gives the table other rows."""
     for version in range(newest, oldest - 1, -1):
-        said = commit_info(path, version)
+        said = commit_info(place, version)
         if _is_of(said, name) or said.get("operation") in _RESTORE:
             return version, said
     return None
@@ -73,7 +74,7 @@ def _is_of(said: Mapping[str, Any], name: str) -> bool:
     return name in (said.get("kafkalog.name"), said.get("kafkalog.forgotten"))
 
 
-def _restored_to(path: str, version: int, said: Mapping[str, Any]) -> int | None:
+def _restored_to(place: TablePlace, version: int, said: Mapping[str, Any]) -> int | None:
     """The version that the table is like since this entry; None where that is not said. Spark says
     a time in the zone of a session."""
     asked = said.get("operationParameters") or {}
@@ -81,36 +82,48 @@ def _restored_to(path: str, version: int, said: Mapping[str, Any]) -> int | None
         return min(int(asked["version"]), version - 1)
     if str(asked.get("datetime", "")).isdecimal():
         earlier = range(version - 1, -1, -1)
-        times = ((each, commit_info(path, each).get("timestamp", 0)) for each in earlier)
+        times = ((each, commit_info(place, each).get("timestamp", 0)) for each in earlier)
         return next((each for each, time_ms in times if time_ms <= int(asked["datetime"])), None)
     return None
 
 
-def names_load(path: str, name: str, versions: range) -> bool:
+def names_load(place: TablePlace, name: str, versions: range) -> bool:
     """Whether the history says that one of these versions is of load `name`. Not of later ones: a
     rival may have made the load's first commit since the table was opened."""
-    log_path = os.path.join(path, "_delta_log")
-    for entry in sorted(os.listdir(log_path)):
-        version = entry.partition(".")[0]
-        if entry.endswith(".json") and version.isdecimal() and int(version) in versions:
-            with suppress(FileNotFoundError):  # cleaned up meanwhile
-                for action in actions(os.path.join(log_path, entry), "commitInfo"):
-                    if action["commitInfo"].get("kafkalog.name") == name:
-                        return True
+    names = [
+        f"{LOG}/{name}"
+        for name in place.names(LOG)
+        if (version := name.removesuffix(".json")).isdecimal() and int(version) in versions
+    ]
+    with suppress(FileNotFoundError):
+        return _any_names_load(place.read(names), name)
+    # Cleaned up meanwhile, all or some: those that are left.
+    for each in names:
+        with suppress(FileNotFoundError):
+            if _any_names_load(place.read([each]), name):
+                return True
     return False
 
 
-def commit_info(path: str, version: int) -> Mapping[str, Any]:
-    log_entry = os.path.join(path, "_delta_log", f"{version:020}.json")
-    return next((action["commitInfo"] for action in actions(log_entry, "commitInfo")), {})
+def _any_names_load(entries: Iterable[bytes], name: str) -> bool:
+    return any(
+        action["commitInfo"].get("kafkalog.name") == name
+        for entry in entries
+        for action in actions(entry, "commitInfo")
+    )
 
 
-def actions(path: str, kind: str) -> Iterator[dict[str, Any]]:
+def commit_info(place: TablePlace, version: int) -> Mapping[str, Any]:
+    [entry] = place.read([f"{LOG}/{version:020}.json"])
+    return next((action["commitInfo"] for action in actions(entry, "commitInfo")), {})
+
+
+def actions(content: bytes, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of one kind in a log entry. Lines without that word are not parsed: an entry may
     add thousands of files."""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if f'"{kind}"' in line:
-                action = json.loads(line)
-                if kind in action:
-                    yield action
+    word = f'"{kind}"'.encode()
+    for line in content.split(b"\n"):
+        if word in line:
+            action = json.loads(line)
+            if kind in action:
+                yield action

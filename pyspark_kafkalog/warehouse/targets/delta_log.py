@@ -5,8 +5,7 @@ Others may make checkpoints and clean the log up meanwhile: what is read is the 
 instant, or it is read again. Changes nothing; errors are OSErrors and ValueErrors.
 """
 
-import glob
-import os
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,8 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from pyspark_kafkalog.warehouse.targets.delta_history import actions
+from pyspark_kafkalog.warehouse.targets.delta_table import LOG
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 
 # Of one file, of several, or of a file that is called by a UUID.
 _CHECKPOINT = re.compile(
@@ -35,48 +36,51 @@ class Txn(NamedTuple):
     version: int
 
 
-def app_ids(log_path: str) -> set[str]:
-    return {txn.app_id for txn in txns(log_path)}
+def app_ids(place: TablePlace) -> set[str]:
+    return {txn.app_id for txn in txns(place)}
 
 
-def named_files(log_path: str) -> set[str]:
+def named_files(place: TablePlace) -> set[str]:
     """Every file that the log, as far back as it goes, adds or removes."""
-    return _undisturbed(lambda: _named_in(log_path))
+    return _undisturbed(lambda: _named_in(place))
 
 
-def _named_in(log_path: str) -> set[str]:
+def _named_in(place: TablePlace) -> set[str]:
     found: set[str] = set()
-    sidecars = glob.glob(os.path.join(glob.escape(log_path), "*", "**", "*.*"), recursive=True)
-    for path in [*(os.path.join(log_path, name) for name in _listed(log_path)), *sidecars]:
-        if path.endswith(".parquet"):
-            with pq.ParquetFile(path) as file:
+    listed = [f"{LOG}/{name}" for name in _listed(place)]
+    sidecars = set(place.files(LOG)).difference(listed)
+    names = [*listed, *sorted(name for name in sidecars if name.count("/") > 1)]
+    for name in names:
+        if name.endswith(".parquet"):
+            with pq.ParquetFile(place.source(name)) as file:
                 for kind in {"add", "remove"}.intersection(file.schema_arrow.names):
                     column = file.read([f"{kind}.path"]).column(kind).drop_null()
                     found.update(one["path"] for one in column.to_pylist())
-        elif path.endswith(".json"):
-            for kind in ("add", "remove"):
-                found.update(action[kind]["path"] for action in actions(path, kind))
+    for content in place.read([name for name in names if name.endswith(".json")]):
+        for kind in ("add", "remove"):
+            found.update(action[kind]["path"] for action in actions(content, kind))
     return {unquote(path) for path in found}
 
 
-def txns(log_path: str) -> list[Txn]:
+def txns(place: TablePlace) -> list[Txn]:
     """Those of the log's last checkpoint and of all entries after it, oldest first, and perhaps of
     later ones than the table version that somebody has open."""
-    return _undisturbed(lambda: list(_txns_of(log_path, _listed(log_path))))
+    return _undisturbed(lambda: list(_txns_of(place, _listed(place))))
 
 
-def _txns_of(log_path: str, listed: Sequence[str]) -> Iterator[Txn]:
+def _txns_of(place: TablePlace, listed: Sequence[str]) -> Iterator[Txn]:
     checkpoint, names = _newest_checkpoint(listed)
-    for name in names:
-        path = os.path.join(log_path, name)
+    for name, content in zip(names, place.read([f"{LOG}/{name}" for name in names]), strict=True):
         if name.endswith(".parquet"):
-            column = pq.read_table(path, columns=["txn"], partitioning=None).column("txn")
+            column = pq.read_table(io.BytesIO(content), columns=["txn"]).column("txn")
             for txn in column.drop_null().to_pylist():
                 yield Txn(checkpoint, True, txn["appId"], txn["version"])
         else:
-            yield from _txns_in(path, checkpoint, True)
-    for version, name in _entries(listed, checkpoint):
-        yield from _txns_in(os.path.join(log_path, name), version, False)
+            yield from _txns_in(content, checkpoint, True)
+    entries = _entries(listed, checkpoint)
+    contents = place.read([f"{LOG}/{name}" for _, name in entries])
+    for (version, _), content in zip(entries, contents, strict=True):
+        yield from _txns_in(content, version, False)
 
 
 def _undisturbed(read: Callable[[], _Read]) -> _Read:
@@ -87,11 +91,11 @@ def _undisturbed(read: Callable[[], _Read]) -> _Read:
     return read()
 
 
-def _listed(log_path: str) -> list[str]:
+def _listed(place: TablePlace) -> list[str]:
     """What is in a log: not a part of it only, as where others made a checkpoint and removed the
     entries before it while names were read."""
     for _ in range(_TRIES):
-        names = os.listdir(log_path)
+        names = place.names(LOG)
         checkpoint, _ = _newest_checkpoint(names)
         entries = [version for version, _ in _entries(names, checkpoint)]
         if entries == list(range(checkpoint + 1, checkpoint + 1 + len(entries))):
@@ -123,7 +127,7 @@ def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
     return newest[0], files.get(newest, [])
 
 
-def _txns_in(path: str, entry: int, is_checkpoint: bool) -> Iterator[Txn]:
-    """Those of a file of JSON objects, one a line."""
-    for action in actions(path, "txn"):
+def _txns_in(content: bytes, entry: int, is_checkpoint: bool) -> Iterator[Txn]:
+    """Those of JSON objects, one a line."""
+    for action in actions(content, "txn"):
         yield Txn(entry, is_checkpoint, action["txn"]["appId"], action["txn"]["version"])

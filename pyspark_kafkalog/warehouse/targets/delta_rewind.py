@@ -19,6 +19,7 @@ from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.warehouse.commit import Position, Stage
 from pyspark_kafkalog.warehouse.targets.delta_entry import write_entry
 from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting
+from pyspark_kafkalog.warehouse.targets.delta_table import open_table
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     all_files,
     by_name,
@@ -29,6 +30,7 @@ from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     unfit,
 )
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import SWEPT, Columns, LiveFile, Merge
 
 
@@ -47,20 +49,20 @@ class DeltaRewind:
 
     _table: DeltaTable
 
-    def __init__(self, path: str, name: str, places: Places) -> None:
-        self._path = path
+    def __init__(self, place: TablePlace, name: str, places: Places) -> None:
+        self._place = place
         self._name = name
         self._places = places
 
     def look(self) -> Position:
-        self._table = DeltaTable(self._path)
+        self._table = open_table(self._place)
         return self._places.of_load(self._table)
 
     def others(self) -> Iterable[tuple[str, Position]]:
         return self._places.of_others(self._table)
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
-        return all_files(self._table, self._path)
+        return all_files(self._table, self._place)
 
     def schema(self) -> pa.Schema:
         reason = next(rules_of_rewriting(self._table), None)
@@ -79,7 +81,7 @@ class DeltaRewind:
         return fits_in(file, schema)
 
     def stage(self) -> Stage:
-        return new_stage(self._path, file_schema(self._table))
+        return new_stage(self._place, file_schema(self._table))
 
     def refuse_cuts(self) -> None:
         settings = self._table.metadata().configuration
@@ -107,9 +109,8 @@ class DeltaRewind:
             {"txn": {"appId": one.app_id, "version": one.version}} for one in moves
         ]
         try:
-            write_entry(
-                stage.path, version, said, [*actions, *file_actions(stage, cuts, changes_rows=True)]
-            )
+            actions += file_actions(stage, cuts, changes_rows=True)
+            write_entry(self._place, stage, version, said, actions)
         except CommitFailedError:
             return False
         except FileNotFoundError as error:
@@ -117,4 +118,4 @@ class DeltaRewind:
         return True
 
     def _refused(self, why: str) -> TargetError:
-        return cannot_cut(f"the Delta table {self._path} {why}")
+        return cannot_cut(f"the Delta table {self._place} {why}")

@@ -9,6 +9,7 @@ Called by delta.py and delta_upkeep.py. Changes nothing; errors are TargetErrors
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,8 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics
-from pyspark_kafkalog.warehouse.targets.staging import staged_path
+from pyspark_kafkalog.warehouse.targets.staging import staged_file
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 
 # Of those that deltalake can write: they ask nothing of an append, or what they ask is looked for
 # in columns and properties below. Tables of writer versions before 7 have no others.
@@ -54,7 +56,7 @@ def refuse_unfit(
     columns: Schema,
     schema: pa.Schema,
     partition_by: Sequence[PartitionField],
-    path: str,
+    path: object,
 ) -> None:
     """Raises TargetError unless files of `schema` can be added to the table as they are, when it
     has `columns`, those of now or as a commit leaves them."""
@@ -80,7 +82,7 @@ def refuse_nulls(
     stage: Stage,
     files: Sequence[DataFile],
     statistics: Sequence[FileStatistics],
-    path: str,
+    path: object,
 ) -> None:
     """Raises TargetError for a file with nulls in a column of the table that may not have any."""
     required = [field.name for field in table.schema().fields if not field.nullable]
@@ -93,7 +95,8 @@ def refuse_nulls(
             elif name in known.nulls:
                 nulls = known.nulls[name]
             else:
-                nulls = _count_nulls(staged_path(stage, file.name), name)
+                staged = open_stage(stage.path).source(staged_file(stage, file.name))
+                nulls = _count_nulls(staged, name)
             if nulls:
                 raise TargetError(
                     f"the column {name} of the Delta table {path} may not be null, and {nulls} of "
@@ -102,9 +105,9 @@ def refuse_nulls(
                 )
 
 
-def _count_nulls(path: str, name: str) -> int:
+def _count_nulls(source: Any, name: str) -> int:
     """Of a column that has no statistics, from its values."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(source) as file:
         return sum(int(rows.column(0).null_count) for rows in file.iter_batches(columns=[name]))
 
 

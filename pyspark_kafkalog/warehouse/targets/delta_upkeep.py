@@ -21,11 +21,10 @@ removed: what is left may be needed to put that right. Called by delta.py, and
 delta_rewind.py, which replaces files likewise.
 """
 
+import functools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import date
 from typing import Any
 from urllib.parse import unquote
@@ -44,14 +43,16 @@ from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
 from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting, unknown_features
 from pyspark_kafkalog.warehouse.targets.delta_statistics import file_statistics
-from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory, sync_directory
+from pyspark_kafkalog.warehouse.targets.delta_table import LOG, open_table
 from pyspark_kafkalog.warehouse.targets.staging import (
     check_staged,
     discard,
     new_load_id,
     remove_all_but,
-    staged_path,
+    sync,
 )
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import (
     SWEPT,
     LiveFile,
@@ -68,18 +69,18 @@ _FILE_BYTES = "delta.targetFileSize"
 _PARTITION_KINDS = frozenset(("string", "boolean", "byte", "short", "integer", "long", "date"))
 
 
-def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> Upkept:
-    """Does what is asked of the table at `path`; `refused` tells which loads are refused.
+def keep_up(place: TablePlace, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> Upkept:
+    """Does what is asked of the table at `place`; `refused` tells which loads are refused.
 
     Raises InvalidOptionError for a retention that is too short, before anything is done.
     """
     kept = Upkept()
     # Also to find out whether the retention will do.
-    stale = _stale(path, asked)
+    stale = _stale(place, asked)
     if asked.compacts:
-        _compact(path, asked, kept)
+        _compact(place, asked, kept)
     if asked.expires:
-        names, reason = refused(), next(unknown_features(DeltaTable(path)), None)
+        names, reason = refused(), next(unknown_features(open_table(place)), None)
         if reason:
             kept.left.append(f"old versions: the table {reason}")
         elif names:
@@ -88,14 +89,14 @@ def keep_up(path: str, asked: Upkeep, refused: Callable[[], Sequence[str]]) -> U
                 "that right"
             )
         elif asked.dry_run:
-            kept.removed += [os.path.join(path, name) for name in stale]
+            kept.removed += [place.path_of(name) for name in stale]
         else:
-            _expire(path, asked, kept)
+            _expire(place, asked, kept)
     return kept
 
 
-def _compact(path: str, asked: Upkeep, kept: Upkept) -> None:
-    table = DeltaTable(path)
+def _compact(place: TablePlace, asked: Upkeep, kept: Upkept) -> None:
+    table = open_table(place)
     reason = next(rules_of_rewriting(table), None)
     schema = file_schema(table)
     reason = reason or unfit(table, schema)
@@ -103,14 +104,14 @@ def _compact(path: str, asked: Upkeep, kept: Upkept) -> None:
         kept.left.append(f"small files: the table {reason}")
         return
     file_bytes = asked.file_bytes or _file_bytes(table)
-    live = _live_files(table, path)
+    live = _live_files(table, place)
     merges = fitting_merges(live, file_bytes, lambda file: fits_in(file, schema), kept)
     if asked.dry_run:
         kept.add(merges)
         return
     for portion in portions(merges, file_bytes):
-        stage = new_stage(path, schema)
-        _publish(path, table, stage, written_portion(stage, portion, by_name(schema)), kept)
+        stage = new_stage(place, schema)
+        _publish(place, table, stage, written_portion(stage, portion, by_name(schema)), kept)
 
 
 def file_schema(table: DeltaTable) -> pa.Schema:
@@ -120,22 +121,20 @@ def file_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema([field for field in columns if field.name not in by])
 
 
-def new_stage(path: str, schema: pa.Schema) -> Stage:
-    """For copies of files of the table at `path`."""
+def new_stage(place: TablePlace, schema: pa.Schema) -> Stage:
+    """For copies of files of the table at `place`."""
     load_id = new_load_id()
-    stage = Stage(load_id, os.path.join(path, f"load-{load_id}"), schema)
-    make_directory(stage.path)
-    return stage
+    return Stage(load_id, place.make_stage(load_id), schema)
 
 
 def _publish(
-    path: str, planned: DeltaTable, stage: Stage, merges: Sequence[Merge], kept: Upkept
+    place: TablePlace, planned: DeltaTable, stage: Stage, merges: Sequence[Merge], kept: Upkept
 ) -> None:
     """Publishes those of the merges whose files nobody has replaced meanwhile."""
-    sync_directory(stage.path)
+    sync(stage)
     while True:
-        table = DeltaTable(path)
-        there = {file.key for file in _live_files(table, path)}
+        table = open_table(place)
+        there = {file.key for file in _live_files(table, place)}
         valid = [merge for merge in merges if all(file.key in there for file in merge.files)]
         if not valid or _rules(table) != _rules(planned):
             discard(stage)
@@ -145,9 +144,8 @@ def _publish(
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, written, SWEPT)
         try:
-            write_entry(
-                stage.path, table.version() + 1, _said(table, valid), file_actions(stage, valid)
-            )
+            actions = file_actions(stage, valid)
+            write_entry(place, stage, table.version() + 1, _said(table, valid), actions)
         except CommitFailedError:
             continue
         except FileNotFoundError as error:
@@ -180,19 +178,20 @@ def file_actions(
     stage: Stage, merges: Sequence[Merge], changes_rows: bool = False
 ) -> Iterator[dict[str, Any]]:
     """What a log entry does to files: those of `merges` go, and what was written comes."""
+    staged = open_stage(stage.path)
+    modified_ms = staged.modified_ms([file.name for merge in merges for file in merge.written])
     for merge in merges:
         partition = dict(merge.files[0].partition)
         for file in merge.written:
-            path = staged_path(stage, file.name)
-            modified_ms = os.stat(path).st_mtime_ns // 1_000_000
+            footer = pq.read_metadata(staged.source(file.name))
             yield add(
                 AddAction(
-                    path=f"{os.path.basename(stage.path)}/{file.name}",
+                    path=f"load-{stage.load_id}/{file.name}",
                     size=file.size_bytes,
                     partition_values=partition,
-                    modification_time=modified_ms,
+                    modification_time=modified_ms[file.name],
                     data_change=changes_rows,
-                    stats=file_statistics(pq.read_metadata(path)).to_json(()),
+                    stats=file_statistics(footer).to_json(()),
                 )
             )
         for old in merge.files:
@@ -228,12 +227,12 @@ def unfit(table: DeltaTable, schema: pa.Schema) -> str | None:
     return "has columns of types that loads do not write"
 
 
-def _live_files(table: DeltaTable, path: str) -> list[LiveFile]:
+def _live_files(table: DeltaTable, place: TablePlace) -> list[LiveFile]:
     """The table's files, oldest first, that can be copied."""
-    return [file for file, odd in all_files(table, path) if odd is None]
+    return [file for file, odd in all_files(table, place) if odd is None]
 
 
-def all_files(table: DeltaTable, path: str) -> list[tuple[LiveFile, str | None]]:
+def all_files(table: DeltaTable, place: TablePlace) -> list[tuple[LiveFile, str | None]]:
     """The table's files, oldest first; of those with a deletion vector, and of other tables, as
     shallow clones have them, also why they cannot be copied."""
     by = table.metadata().partition_columns
@@ -247,9 +246,10 @@ def all_files(table: DeltaTable, path: str) -> list[tuple[LiveFile, str | None]]
             row["modification_time"],
             LiveFile(
                 row["path"],
-                os.path.join(path, unquote(row["path"])),
+                place.path_of(name := unquote(row["path"])),
                 row["size_bytes"],
-                tuple((name, _text(row["partition"][name])) for name in by),
+                tuple((column, _text(row["partition"][column])) for column in by),
+                content=functools.partial(place.source, name),
             ),
         )
         for row in rows
@@ -258,7 +258,7 @@ def all_files(table: DeltaTable, path: str) -> list[tuple[LiveFile, str | None]]
     def odd(file: LiveFile) -> str | None:
         if "://" in file.key or file.key.startswith("/"):
             return "it is another table's, as a shallow clone has them"
-        return "it has a deletion vector" if os.path.basename(file.path) in masked else None
+        return "it has a deletion vector" if file.path.rpartition("/")[2] in masked else None
 
     return [(file, odd(file)) for _, file in sorted(found, key=lambda each: (each[0], each[1].key))]
 
@@ -271,7 +271,7 @@ def _text(value: Any) -> str | None:
 
 def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
     """Whether the file can be copied into one with the columns of `schema`."""
-    return fits(file.path, schema, by_name(schema))
+    return fits(file, schema, by_name(schema))
 
 
 def by_name(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
@@ -289,38 +289,35 @@ def _file_bytes(table: DeltaTable) -> int:
     return int(wanted) if wanted.isdecimal() and int(wanted) else FILE_BYTES
 
 
-def _expire(path: str, asked: Upkeep, kept: Upkept) -> None:
-    table = DeltaTable(path)
-    stale = _stale(path, asked)
+def _expire(place: TablePlace, asked: Upkeep, kept: Upkept) -> None:
+    table = open_table(place)
+    stale = _stale(place, asked)
     known = set(_vacuum(table, asked))
     if known.intersection(stale):
         _vacuum(table, asked, dry_run=False)
-    for name in stale:
-        # deltalake's are gone.
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(path, name))
-    kept.removed += [os.path.join(path, name) for name in stale]
-    log_path = os.path.join(path, "_delta_log")
-    before = set(os.listdir(log_path))
-    table = DeltaTable(path)
+    # deltalake's are gone.
+    place.remove(stale)
+    kept.removed += [place.path_of(name) for name in stale]
+    before = set(place.names(LOG))
+    table = open_table(place)
     if f"{table.version():020}.checkpoint.parquet" not in before:
         table.create_checkpoint()
     if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true") != "false":
         table.cleanup_metadata()
-    kept.expired += len(before.difference(os.listdir(log_path)))
+    kept.expired += len(before.difference(place.names(LOG)))
 
 
-def _stale(path: str, asked: Upkeep) -> list[str]:
+def _stale(place: TablePlace, asked: Upkeep) -> list[str]:
     """The files that no version needs which is kept, relative to the table, but for those that
     loads have staged."""
-    table = DeltaTable(path)
+    table = open_table(place)
     known = set(_vacuum(table, asked))
     found = sorted(known.union(_vacuum(table, asked, full=True)))
     return [
         name
         for name in found
         if (name in known or (_is_data(name) and not name.startswith("load-")))
-        and os.path.exists(os.path.join(path, name))
+        and place.exists(name)
     ]
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from pyspark_kafkalog.errors import TargetError
@@ -194,6 +194,37 @@ class DirectoryStageFiles:
                 ):
                     found.append(file.read())
         return found
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    def source(self, name: str) -> str:
+        return self.path_of(name)
+
+    def sizes(self, names: Collection[str]) -> dict[str, int]:
+        found = {}
+        for name in names:
+            with suppress(FileNotFoundError):
+                found[name] = os.stat(self.path_of(name)).st_size
+        return found
+
+    def modified_ms(self, names: Collection[str]) -> dict[str, int]:
+        return {name: os.stat(self.path_of(name)).st_mtime_ns // 1_000_000 for name in names}
+
+    def sync(self) -> None:
+        sync_directory(self._path)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        with suppress(OSError):
+            for name in os.listdir(self._path):
+                if name not in names:
+                    with suppress(OSError):
+                        os.unlink(self.path_of(name))
+            if not names:
+                os.rmdir(self._path)
+
+    def discard(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
 
 
 class DirectorySink:

@@ -52,8 +52,8 @@ def as_path(identifier: str, location: str) -> str:
     if not path.startswith("/"):
         raise TargetError(
             f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
-            "mounted directory only, so give table or warehouse a location file:///... (of all "
-            "targets, only Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
+            "mounted directory only, so give table or warehouse a location file:///... (in an "
+            "object store may be parquet:s3://BUCKET/PATH and delta:s3://BUCKET/PATH)"
         )
     return path
 

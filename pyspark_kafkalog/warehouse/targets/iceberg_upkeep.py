@@ -257,7 +257,7 @@ def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
     if not all(_id(field) for field in there):
         return False
     where = by_id(schema)(there)
-    return fits(file.path, schema, by_id(schema)) and all(
+    return fits(file, schema, by_id(schema)) and all(
         index is None or _ids_within(there.field(index).type) == _ids_within(wanted.type)
         for index, wanted in zip(where, schema, strict=True)
     )

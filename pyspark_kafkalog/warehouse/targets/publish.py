@@ -11,8 +11,7 @@ from typing import Protocol
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
 from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Position, Step
-from pyspark_kafkalog.warehouse.targets.directory_storage import sync_directory
-from pyspark_kafkalog.warehouse.targets.staging import check_staged, discard, remove_all_but
+from pyspark_kafkalog.warehouse.targets.staging import check_staged, discard, remove_all_but, sync
 
 
 class FencedTable(Protocol):
@@ -41,7 +40,7 @@ def publish_fenced(pending: PendingCommit, table: FencedTable) -> Commit:
     """
     stage, files = pending.stage, pending.files
     check_staged(stage, files, table.advice)
-    sync_directory(stage.path)
+    sync(stage)
     while True:
         table.look()
         # Again, after the table was opened: see sweep_directories.

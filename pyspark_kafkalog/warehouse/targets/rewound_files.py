@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Position, Stage
-from pyspark_kafkalog.warehouse.targets.directory_storage import sync_directory
 from pyspark_kafkalog.warehouse.targets.rewound import (
     ORIGIN,
     Rewind,
@@ -29,7 +28,7 @@ from pyspark_kafkalog.warehouse.targets.rewound import (
     refuse_without_origin,
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
-from pyspark_kafkalog.warehouse.targets.staging import check_staged, discard, remove_all_but
+from pyspark_kafkalog.warehouse.targets.staging import check_staged, discard, remove_all_but, sync
 from pyspark_kafkalog.warehouse.targets.upkeep import (
     ONE_FILE,
     SWEPT,
@@ -146,7 +145,7 @@ class _Cuts:
             if file.key not in self._copies:
                 self._copies[file.key] = self._copy(stage, file)
         merges = [self._copies[file.key] for file in cut]
-        sync_directory(stage.path)
+        sync(stage)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, [one for merge in merges for one in merge.written], SWEPT)
         return stage, merges
@@ -155,7 +154,7 @@ class _Cuts:
         constants = self._table.constants(file)
         wanted = pa.schema([self._schema.field(name) for name in ORIGIN])
         try:
-            source = pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False)
+            source = pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise TargetError(
                 f"{file.path}, a file of {self._target}, cannot be read ({odd or error}); nothing "
@@ -210,7 +209,7 @@ class _Cuts:
                 if left.num_rows:
                     yield left
 
-        rows = pq.read_metadata(file.path).num_rows - self._rows[file.key].all
+        rows = pq.read_metadata(file.opened()).num_rows - self._rows[file.key].all
         written = list(write_files(stage, "rewound", kept(), ONE_FILE))
         copied = sum(one.records for one in written)
         if copied != rows:

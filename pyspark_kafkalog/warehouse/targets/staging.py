@@ -1,6 +1,6 @@
-"""The directory that the tasks of one load write to, as the driver handles it.
+"""The place that the tasks of one load write to, as the driver handles it.
 
-Owns the load id, which names the directory, and what all targets do with such a directory: check
+Owns the load id, which names the place, and what all targets do with it: check
 before a commit that the files are there, with the rows that were reported, and remove those that no
 commit names, at once and after long.
 
@@ -19,10 +19,13 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.targets.directory_storage import last_change
 from pyspark_kafkalog.warehouse.targets.storage import staged_name
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 
 LOAD_ID = r"\d{8}T\d{6}Z-[0-9a-f]{12}"
 _ASIDE = ".discarded"
-_LOAD_DIRECTORY = re.compile(f"load-{LOAD_ID}(\\{_ASIDE})?")
+LOAD_DIRECTORY = re.compile(f"load-{LOAD_ID}")
+"""What a load calls its stage in a table."""
+_DIRECTORY = re.compile(f"load-{LOAD_ID}(\\{_ASIDE})?")
 
 
 def new_load_id() -> str:
@@ -32,18 +35,26 @@ def new_load_id() -> str:
 
 def staged_path(stage: Stage, name: str) -> str:
     """Where a task of the load writes the file that is going to be called `name`."""
-    return os.path.join(stage.path, staged_name(name) + stage.suffix)
+    return os.path.join(stage.path, staged_file(stage, name))
+
+
+def staged_file(stage: Stage, name: str) -> str:
+    """What a file that is going to be called `name` is called in its stage."""
+    return staged_name(name) + stage.suffix
 
 
 def check_staged(stage: Stage, files: Sequence[DataFile], advice: str) -> None:
     """Raises TargetError, which ends in `advice`, unless the driver sees all files whole."""
+    staged = open_stage(stage.path)
+    sizes = staged.sizes([staged_file(stage, file.name) for file in files])
     for file in files:
-        path = staged_path(stage, file.name)
-        try:
-            size_bytes: int | None = os.stat(path).st_size
-        except FileNotFoundError:
-            size_bytes = None
-        check_size(path, file, size_bytes, advice)
+        name = staged_file(stage, file.name)
+        check_size(staged.path_of(name), file, sizes.get(name), advice)
+
+
+def sync(stage: Stage) -> None:
+    """Makes the names of staged files survive a power failure."""
+    open_stage(stage.path).sync()
 
 
 def check_size(path: str, file: DataFile, size_bytes: int | None, advice: str) -> None:
@@ -89,7 +100,7 @@ def sweep_directories(
     swept, aside = [], []
     for name in sorted(os.listdir(parent) if os.path.isdir(parent) else []):
         path = os.path.join(parent, name)
-        if not _LOAD_DIRECTORY.fullmatch(name) or last_change(path) >= oldest:
+        if not _DIRECTORY.fullmatch(name) or last_change(path) >= oldest:
             continue
         if name in directories:
             files = _files_below(path)
@@ -134,7 +145,7 @@ def restore_aside(parent: str, named: Callable[[], set[str]]) -> None:
     `named` is that of `sweep_directories`, and is called only when there is anything aside.
     """
     names = os.listdir(parent) if os.path.isdir(parent) else []
-    aside = [name for name in names if _LOAD_DIRECTORY.fullmatch(name) and name.endswith(_ASIDE)]
+    aside = [name for name in names if _DIRECTORY.fullmatch(name) and name.endswith(_ASIDE)]
     committed = _directories(named()) if aside else set()
     for name in aside:
         if name.removesuffix(_ASIDE) in committed:
@@ -162,17 +173,10 @@ def _files_below(path: str) -> list[str]:
 
 def discard(stage: Stage) -> None:
     """Drops what a load staged that was not committed."""
-    shutil.rmtree(stage.path, ignore_errors=True)
+    open_stage(stage.path).discard()
 
 
 def remove_all_but(stage: Stage, files: Sequence[DataFile]) -> None:
-    """Removes from a committed load's directory what no commit names: files of tasks that ran
+    """Removes from a committed load's stage what no commit names: files of tasks that ran
     twice, marks of progress. Whatever cannot be removed stays, invisible."""
-    kept = {os.path.basename(staged_path(stage, file.name)) for file in files}
-    with suppress(OSError):
-        for name in os.listdir(stage.path):
-            if name not in kept:
-                with suppress(OSError):
-                    os.unlink(os.path.join(stage.path, name))
-        if not kept:
-            os.rmdir(stage.path)
+    open_stage(stage.path).keep_only({staged_file(stage, file.name) for file in files})

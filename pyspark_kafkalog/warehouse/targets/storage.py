@@ -9,8 +9,8 @@ object store. Any thread or process. Errors are OSErrors.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 COMMITS = "_kafkalog/commits"
 COMMIT_FILE = re.compile(r"\d{20}\.json")
@@ -95,7 +95,7 @@ class Storage(Protocol):
 
 
 class StageFiles(Protocol):
-    """The files of one stage, for tasks."""
+    """The files of one stage: for tasks, and for the driver of a table whose files stay there."""
 
     def create(self, name: str) -> "Sink":
         """A new file, which has its name once it is complete."""
@@ -105,6 +105,28 @@ class StageFiles(Protocol):
 
     def read(self, suffix: str) -> list[bytes]:
         """The content of all small files with names that end in `suffix`."""
+
+    def path_of(self, name: str) -> str:
+        """A file, as a user may see it."""
+
+    def source(self, name: str) -> Any:
+        """What Arrow reads a file from."""
+
+    def sizes(self, names: Collection[str]) -> dict[str, int]:
+        """The sizes in bytes of those of the files `names` that are there; of none where a sweep
+        took the stage."""
+
+    def modified_ms(self, names: Collection[str]) -> dict[str, int]:
+        """When these files got their content, in milliseconds since 1970."""
+
+    def sync(self) -> None:
+        """Makes the names of files survive a power failure."""
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Removes all others, and the stage where nothing is left. What cannot be stays."""
+
+    def discard(self) -> None:
+        """Removes the stage. What cannot be removed stays."""
 
 
 class Sink(Protocol):

@@ -22,7 +22,7 @@ def open_storage(path: str) -> Storage:
 def open_stage(path: str) -> StageFiles:
     """The files of the stage at `path`, which `Storage.make_stage` gave."""
     if is_url(path):
-        from pyspark_kafkalog.warehouse.targets.object_storage import ObjectStageFiles
+        from pyspark_kafkalog.warehouse.targets.object_stage import ObjectStageFiles
 
         return ObjectStageFiles(path)
     return DirectoryStageFiles(path)

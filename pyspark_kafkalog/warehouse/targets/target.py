@@ -3,7 +3,7 @@
 A target keeps the data and, in the same atomic commit, the next offsets of every load name; nothing
 else remembers them. Each kind is one module. `parquet:/path` is always there; the others need an
 extra of their name and are imported when such a target is opened: `parquet:s3://BUCKET/PATH` and
-other object stores (extra `objectstore`), `delta:/path`,
+other object stores (extra `objectstore`), `delta:/path` and `delta:s3://BUCKET/PATH`,
 `iceberg:NAMESPACE.TABLE?uri=...&warehouse=...` (the query holds the catalog's properties),
 `sql:SQLALCHEMY_URL#TABLE`.
 
@@ -117,7 +117,7 @@ def open_target(target: str) -> Target:
         return _KINDS[kind](place)
     except ImportError as error:
         library = (error.name or str(error)).partition(".")[0]
-        extra = "objectstore" if kind == "parquet" else kind
+        extra = "objectstore" if library == "obstore" else kind
         raise MissingExtraError(
             f"a {kind}: target needs {library}, which is not installed: "
             f"pip install 'pyspark-kafkalog[{extra}]'"
@@ -132,13 +132,15 @@ def _open_parquet(place: str) -> Target:
 def _open_delta(place: str) -> Target:
     from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
 
-    path = _directory("delta", place)
+    in_store = is_url(place) and not place.startswith("file:")
+    path = place if in_store else _directory("delta", place)
+    shown = path.partition("?")[0] if in_store else path
     # deltalake takes these for something else: to its URLs, or to a path of Windows.
-    odd = re.search(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]", path)
+    odd = re.search(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]", shown)
     if odd:
         raise InvalidOptionError(
-            f"target delta:{path} cannot be: deltalake takes {odd[0]!r} in a path for something "
-            "else. Name another directory"
+            f"target delta:{shown} cannot be: deltalake takes {odd[0]!r} in a path for something "
+            "else. Name another place"
         )
     return DeltaTarget(path)
 
@@ -180,8 +182,8 @@ def _directory(kind: str, place: str) -> str:
         # Without the place, which may hold secrets: in its query, or before an @.
         raise InvalidOptionError(
             f"what follows {kind}: in the target is not a path: name a directory of a local "
-            f"or mounted file system, for example {kind}:/data/orders (of all targets, only "
-            "Parquet may be in an object store: parquet:s3://BUCKET/PATH)"
+            f"or mounted file system, for example {kind}:/data/orders, or a place in an object "
+            f"store: {kind}:s3://BUCKET/PATH"
         )
     return os.path.abspath(os.path.expanduser(path))
 

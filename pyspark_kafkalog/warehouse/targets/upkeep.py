@@ -83,14 +83,19 @@ class Upkept:
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of the table's newest state; `key` is how that names it, `path` where it is on
-    this machine. Files of one `partition` may become one. `source` is what its format has of it."""
+    """A data file of the table's newest state; `key` is how that names it, `path` where it is, as a
+    user may see it. Files of one `partition` may become one. `source` is what its format has of it,
+    `content` what Arrow reads it from where that is not its path."""
 
     key: str
     path: str
     size_bytes: int
     partition: Partition
     source: Any = None
+    content: Callable[[], Any] | None = None
+
+    def opened(self) -> Any:
+        return self.content() if self.content else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +166,11 @@ Columns: TypeAlias = Callable[[pa.Schema], Sequence[int | None]]
 """Where a file with such a schema has the columns of the table; None for one that it has not."""
 
 
-def fits(path: str, schema: pa.Schema, columns: Columns) -> bool:
-    """Whether the file at `path` can be copied into one with the table's columns. One that is gone
+def fits(file: LiveFile, schema: pa.Schema, columns: Columns) -> bool:
+    """Whether the file can be copied into one with the table's columns. One that is gone
     cannot."""
     try:
-        there = pq.read_schema(path)
+        there = pq.read_schema(file.opened())
     except FileNotFoundError:
         return False
     return all(
@@ -176,7 +181,7 @@ def fits(path: str, schema: pa.Schema, columns: Columns) -> bool:
 
 def written(stage: Stage, merge: Merge, columns: Columns) -> Merge:
     """The merge with the file that its rows were written to, in the directory of `stage`."""
-    rows = sum(pq.read_metadata(file.path).num_rows for file in merge.files)
+    rows = sum(pq.read_metadata(file.opened()).num_rows for file in merge.files)
     batches = (batch for file in merge.files for batch in batches_of(file, stage.schema, columns))
     found = list(write_files(stage, "compacted", batches, ONE_FILE))
     copied = sum(file.records for file in found)
@@ -199,7 +204,7 @@ def written_portion(stage: Stage, merges: Sequence[Merge], columns: Columns) -> 
 def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of a file that `fits`, with the columns of the table."""
     wanted = storable(schema)
-    with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as source:
+    with pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False) as source:
         footer = source.metadata
         size = sum(footer.row_group(each).total_byte_size for each in range(footer.num_row_groups))
         rows = _READ_BYTES * max(footer.num_rows, 1) // max(size, 1)

@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, S3FileSystem
 from pyiceberg.table import StaticTable
@@ -125,14 +126,12 @@ class ParquetTable(Table):
         return [tuple(gap.values()) for gap in json.loads(newest.read_bytes())["gaps"]]
 
 
-class S3Table(Table):
+class InS3(Table):
     """A prefix of its own in the one bucket of all tests; read through Arrow's own S3 client."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.prefix = f"p{uuid.uuid4().hex[:12]}/the table"
-        self.name = f"parquet:{s3().url(self.prefix)}"
-        self._read: dict[str, pa.Table] = {}
 
     @staticmethod
     def files() -> S3FileSystem:
@@ -144,6 +143,40 @@ class S3Table(Table):
     def listed(self, below: str = "") -> list[str]:
         selector = FileSelector(f"{BUCKET}/{self.prefix}/{below}", allow_not_found=True)
         return [file.path for file in self.files().get_file_info(selector) if file.is_file]
+
+    def stage_of(self, stage: Stage) -> str:
+        """Where it is below the prefix."""
+        raise NotImplementedError
+
+    def stage_url(self, stage: Stage) -> str:
+        return f"s3://{BUCKET}/{self.prefix}/{self.stage_of(stage)}"
+
+    def staged(self, stage: Stage) -> list[str]:
+        return [path.rpartition("/")[2] for path in self.listed(self.stage_of(stage))]
+
+    def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
+        path = f"{BUCKET}/{self.prefix}/{self.stage_of(stage)}/{name}"
+        if more is None:
+            self.files().delete_file(path)
+        else:
+            with self.files().open_input_stream(path) as file:
+                content = file.read()
+            with self.files().open_output_stream(path) as file:
+                file.write(content + more)
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        self.files().delete_dir_contents(f"{BUCKET}/{self.prefix}", missing_dir_ok=True)
+        prepare(self)
+
+
+class S3Table(InS3):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = f"parquet:{s3().url(self.prefix)}"
+        self._read: dict[str, pa.Table] = {}
+
+    def stage_of(self, stage: Stage) -> str:
+        return f"_kafkalog/staging/{stage.load_id}"
 
     def arrow(self) -> pa.Table:
         files = [path for path in self.listed() if path.endswith(".parquet")]
@@ -166,45 +199,31 @@ class S3Table(Table):
         with self.files().open_input_stream(max(self.listed("_kafkalog/commits"))) as file:
             return [tuple(gap.values()) for gap in json.loads(file.read())["gaps"]]
 
-    def staged(self, stage: Stage) -> list[str]:
-        found = self.listed(f"_kafkalog/staging/{stage.load_id}")
-        return [path.rpartition("/")[2] for path in found]
-
     def settle(self) -> None:
         self.open().position("nightly")
 
-    def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
-        path = f"{BUCKET}/{self.prefix}/_kafkalog/staging/{stage.load_id}/{name}"
-        if more is None:
-            self.files().delete_file(path)
-        else:
-            with self.files().open_input_stream(path) as file:
-                content = file.read()
-            with self.files().open_output_stream(path) as file:
-                file.write(content + more)
-
-    def again(self, prepare: Callable[[Table], object], state: str) -> None:
-        self.files().delete_dir_contents(f"{BUCKET}/{self.prefix}", missing_dir_ok=True)
-        prepare(self)
-
 
 class DeltaLakeTable(Table):
+    options: dict[str, str] | None = None
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.name = f"delta:{directory}/table"
+        self.uri = f"{directory}/table"
+        self.name = f"delta:{self.uri}"
 
     def delta(self) -> DeltaTable:
-        return DeltaTable(f"{self.directory}/table")
+        return DeltaTable(self.uri, storage_options=self.options)
+
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(self.uri, self.options)
 
     def arrow(self) -> pa.Table:
-        if not DeltaTable.is_deltatable(f"{self.directory}/table"):
-            return NOTHING
-        return DeltaTable(f"{self.directory}/table").to_pyarrow_table()
+        return self.delta().to_pyarrow_table() if self.exists() else NOTHING
 
     def offsets(self, name: str) -> dict[int, int]:
-        if not DeltaTable.is_deltatable(f"{self.directory}/table"):
+        if not self.exists():
             return {}
-        table = DeltaTable(f"{self.directory}/table")
+        table = self.delta()
         found = {
             partition: table.transaction_version(f"kafkalog:{name}:orders:{partition}")
             for partition in PARTITIONS
@@ -212,8 +231,19 @@ class DeltaLakeTable(Table):
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def gaps(self) -> list[tuple[str, int, int, int]]:
-        newest = DeltaTable(f"{self.directory}/table").history(1)[0]
+        newest = self.delta().history(1)[0]
         return [tuple(gap) for gap in json.loads(newest["kafkalog.gaps"])]
+
+
+class S3DeltaTable(InS3, DeltaLakeTable):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.uri = f"s3://{BUCKET}/{self.prefix}"
+        self.name = f"delta:{s3().url(self.prefix)}"
+        self.options = {"endpoint": s3().endpoint, "region": REGION, "allow_http": "true"}
+
+    def stage_of(self, stage: Stage) -> str:
+        return f"load-{stage.load_id}"
 
 
 class IcebergTable(Table):
@@ -498,6 +528,18 @@ KINDS = {
     "iceberg": IcebergTable,
     **DATABASES,
 }
+
+
+TABLES_IN_STORES = {"delta-s3": S3DeltaTable}
+"""Tried by `make stores`: the same tests as of the kinds beside them, some ten times slower."""
+
+IN_STORES: list[Any] = [pytest.param(kind, marks=pytest.mark.long) for kind in TABLES_IN_STORES]
+EVERY_KIND = [*KINDS, *IN_STORES]
+
+
+def table_of(kind: str, directory: Path) -> Table:
+    """One of EVERY_KIND."""
+    return {**KINDS, **TABLES_IN_STORES}[kind](directory)
 
 
 def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:

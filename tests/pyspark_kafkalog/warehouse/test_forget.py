@@ -20,17 +20,23 @@ from pyspark_kafkalog.warehouse.targets.commit_file import CommitLog
 from pyspark_kafkalog.warehouse.targets.sql_database import Database
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    EVERY_KIND,
+    KINDS,
+    Table,
+    expected_rows,
+    table_of,
+)
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
 def begin(table: Table, pieces: Sequence[OffsetRange]) -> tuple[Target, PendingCommit]:

@@ -35,10 +35,12 @@ from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load, rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
     KINDS,
+    TABLES_IN_STORES,
     DeltaLakeTable,
     IcebergTable,
     Table,
     expected_rows,
+    table_of,
 )
 
 # Without brokers: what these tell is tried in test_rewind_places.py.
@@ -59,15 +61,17 @@ def of(kinds: list[str], quick: tuple[str, ...] = ("delta",)) -> list[Any]:
     return [pytest.param(kind, marks=marks[kind]) for kind in kinds]
 
 
-@pytest.fixture(params=of(TRUNCATING))
+@pytest.fixture(params=of([*TRUNCATING, *TABLES_IN_STORES]))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
-every_kind = pytest.mark.parametrize("table", of([*KINDS]), indirect=True)
-by_files = pytest.mark.parametrize("table", of(["delta", "iceberg"]), indirect=True)
+every_kind = pytest.mark.parametrize("table", of([*KINDS, *TABLES_IN_STORES]), indirect=True)
+by_files = pytest.mark.parametrize(
+    "table", of(["delta", "iceberg", *TABLES_IN_STORES]), indirect=True
+)
 
 
 def load_nothing(table: Table, until_offset: int, **more: Any) -> None:

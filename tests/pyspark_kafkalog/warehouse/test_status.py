@@ -13,16 +13,16 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import PendingCommit, now_ms
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
+from tests.pyspark_kafkalog.warehouse.tables import EVERY_KIND, KINDS, Table, table_of
 
 ODD = "a name: with/odd, 'signs\" %41 ü"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
 def land(table: Table, name: str, *ranges: OffsetRange) -> None:

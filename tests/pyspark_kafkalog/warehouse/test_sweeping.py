@@ -12,19 +12,25 @@ from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.warehouse.targets import delta
 from pyspark_kafkalog.warehouse.targets.delta import DeltaTarget
 from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, DeltaLakeTable, Table, expected_rows
+from tests.pyspark_kafkalog.warehouse.tables import (
+    EVERY_KIND,
+    DeltaLakeTable,
+    Table,
+    expected_rows,
+    table_of,
+)
 
 
 def make_table(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table, and a temporary directory for this test, into which SQL targets stage."""
     (directory / "the place").mkdir()
     (directory / "temporary").mkdir()
-    table = KINDS[kind](directory / "the place")
+    table = table_of(kind, directory / "the place")
     monkeypatch.setattr(tempfile, "tempdir", str(directory / "temporary"))
     return table
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     return make_table(request.param, tmp_path, monkeypatch)
 

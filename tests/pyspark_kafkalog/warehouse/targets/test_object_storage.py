@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog import committed_files
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
-from pyspark_kafkalog.warehouse.targets import object_storage, parquet
+from pyspark_kafkalog.warehouse.targets import object_location, object_stage, parquet
 from pyspark_kafkalog.warehouse.targets.object_storage import ObjectStorage
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.target import open_target
@@ -100,7 +100,7 @@ def test_idle_stages_are_swept_by_the_next_commit(
 
 
 def test_files_are_uploaded_in_parts(table: S3Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "PART_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(object_stage, "PART_BYTES", 5 * 1024 * 1024)
     stage = table.open().stage(row_schema())
     content = os.urandom(1024) * 1024
     sink = open_stage(stage.path).create("large")
@@ -195,7 +195,7 @@ def silence() -> Iterator[str]:
 def test_without_credentials_it_is_told_soon_what_to_set(
     answers: bool, silence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_storage, "_METADATA_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(object_location, "_METADATA_TIMEOUT_S", 0.2)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     machine = silence if answers else "http://127.0.0.1:9"
@@ -234,7 +234,7 @@ def test_a_wrong_region_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_store_that_cannot_be_reached_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "RETRIES", 0)
+    monkeypatch.setattr(object_location, "RETRIES", 0)
     s3()
     target = open_target("parquet:s3://lake/x?endpoint=http://127.0.0.1:9&region=us-east-1")
     with pytest.raises(TargetError, match=r"cannot open the load target s3://lake/x: .*needs"):

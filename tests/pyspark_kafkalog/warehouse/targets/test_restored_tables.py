@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.targets import delta_history
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace, open_place
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, plan, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DeltaLakeTable,
@@ -164,15 +165,15 @@ def test_a_delta_table_is_restored_to_a_time(
     """Which deltalake notes in milliseconds, and Spark in the zone of its session."""
     table = Delta(tmp_path)
     load(table.open(), "nightly", 3)
-    committed_at = delta_history.commit_info(f"{tmp_path}/table", 1)["timestamp"] / 1000
+    committed_at = delta_history.commit_info(open_place(f"{tmp_path}/table"), 1)["timestamp"] / 1000
     wait_until(lambda: time.time() > committed_at + 0.002, "another millisecond", pause_s=0.001)
     load(table.open(), "nightly", 5)
     table.delta().restore(datetime.fromtimestamp(committed_at, timezone.utc))
     if is_spark:
         said = delta_history.commit_info
 
-        def as_spark_says(path: str, version: int) -> dict[str, Any]:
-            info = dict(said(path, version))
+        def as_spark_says(place: TablePlace, version: int) -> dict[str, Any]:
+            info = dict(said(place, version))
             if info.get("operation") == "RESTORE":
                 info["operationParameters"] = {"timestamp": "2026-11-01 00:00:00.0"}
             return info

@@ -21,7 +21,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange,
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.tables import (
-    KINDS,
+    EVERY_KIND,
     DeltaLakeTable,
     DuckTable,
     IcebergTable,
@@ -29,6 +29,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     PostgresTable,
     SqliteTable,
     Table,
+    table_of,
 )
 from tests.support.postgres import postgres
 
@@ -38,11 +39,11 @@ ID = ("id", pa.int32())
 Columns = Sequence[tuple[str, pa.DataType]]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EVERY_KIND)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
-    return KINDS[request.param](directory)
+    return table_of(request.param, directory)
 
 
 class Landed:

@@ -37,7 +37,7 @@ def test_an_unknown_kind_names_the_known_ones(target: str) -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        *("parquet:", "delta:s3://bucket/key", "parquet://host/path"),
+        *("parquet:", "delta:hdfs:/data/orders", "parquet://host/path"),
         *("parquet:hdfs:/data/orders", "parquet:dbfs:/orders"),
     ],
 )
@@ -68,7 +68,10 @@ def test_a_delta_target_is_a_directory() -> None:
     assert str(open_target("delta:/data/orders")) == "delta:/data/orders"
     assert str(open_target("delta:orders")) == f"delta:{os.getcwd()}/orders"
     with pytest.raises(InvalidOptionError, match="follows delta: in the target is not a path"):
-        open_target("delta:s3://bucket/key")
+        open_target("delta:dbfs:/orders")
+    assert str(open_target("delta:s3://bucket/key?region=x")) == "delta:s3://bucket/key"
+    with pytest.raises(InvalidOptionError, match="takes '%41' in a path for something else"):
+        open_target("delta:s3://bucket/%41")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""A place in an object store by its URL: which settings it has, who may open it, what goes wrong.
+
+`s3://bucket/prefix?NAME=VALUE&...` (also gs://, abfs:// and what else obstore knows): the query's
+names are those of obstore's configuration, such as `endpoint` and `region`; credentials are better
+left to the environment (AWS_ACCESS_KEY_ID and so on, instance roles), and a secret in the query has
+to be a reference such as ${env:NAME}, looked up by each process that opens the store. So the URL
+may travel to executors and be shown.
+
+Any thread or process; a store is opened by first use, so a process may fork before.
+"""
+
+import errno
+import functools
+import os
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
+from obstore.store import S3Store, from_url
+
+from pyspark_kafkalog.client.config import Secret
+from pyspark_kafkalog.errors import InvalidOptionError, TargetError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# A request that gets no answer is given up after so long, to be repeated for a while.
+REQUEST_TIMEOUT_S = 60
+RETRIES = 6
+
+# Where obstore looks for S3's credentials, as settings and, with AWS_ before it, in the
+# environment; else it asks the machine, and waits for minutes where nobody answers.
+_S3_CREDENTIALS = (
+    "access_key_id",
+    "skip_signature",
+    "web_identity_token_file",
+    "container_credentials_relative_uri",
+    "container_credentials_full_uri",
+)
+_METADATA_ENDPOINT = "http://169.254.169.254"
+_METADATA_TIMEOUT_S = 3
+
+_SECRET = re.compile(r"secret|token|password|credential|sas|key$", re.IGNORECASE)
+_REFERENCES = re.compile(r"(\$\{[^}]+\})+")
+_URL_QUERY = re.compile(r"(\w+://[^\s?\"']+)\?[^\s\"']+")
+_ESCAPES = re.compile("\x1b\\[[0-9;]*m|\u21b3")
+_ANSWER = re.compile(r"<(\?xml|Error\b|html|!DOCTYPE).*", re.DOTALL | re.IGNORECASE)
+_LONGEST_ERROR = 1000
+
+
+class Location:
+    """A place in a store by its URL, opened by first use."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._scheme, self._bucket, self._path = parts.scheme, parts.netloc, parts.path.strip("/")
+        self.shown = f"{self._scheme}://{self._bucket}/{self._path}".rstrip("/")
+        if not self._bucket or ":" in self._bucket.partition("@")[0] or parts.fragment:
+            # Without what may be a password.
+            raise InvalidOptionError(
+                f"a target in an object store is a URL such as s3://BUCKET/PREFIX?region=...; this "
+                f"one with the scheme {self._scheme} is not"
+            )
+        settings = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        self._settings = dict(settings)
+        for name, value in settings:
+            if _SECRET.search(name) and not _REFERENCES.fullmatch(value):
+                raise InvalidOptionError(
+                    f"the setting {name} of the target {self.shown} is a secret: write a reference "
+                    f"to it, such as {name}=${{env:VARIABLE}}, or leave it to the environment"
+                )
+
+    def below(self, path: str) -> str:
+        """The URL of a location below this one, settings included."""
+        query = urlencode(self._settings)
+        return f"{self.shown}/{path}{'?' if query else ''}{query}"
+
+    def settings(self) -> dict[str, str]:
+        """With secrets looked up."""
+        return {name: Secret(value).reveal() for name, value in self._settings.items()}
+
+    @staticmethod
+    def is_plain(settings: Mapping[str, str]) -> bool:
+        """Whether the store is asked without TLS."""
+        return settings.get("endpoint", "").startswith("http://")
+
+    @functools.cached_property
+    def store(self) -> "ObjectStore":
+        # Which settings there are depends on the store; obstore checks them.
+        settings: Any = self.settings()
+        try:
+            store: ObjectStore = from_url(
+                self.shown,
+                config=settings,
+                client_options={
+                    "allow_http": self.is_plain(settings),
+                    "timeout": f"{REQUEST_TIMEOUT_S}s",
+                },
+                retry_config={"max_retries": RETRIES},
+            )
+        except (UnknownConfigurationKeyError, BaseError, ValueError) as error:
+            raise InvalidOptionError(
+                f"the object store {self.shown} cannot be opened: {in_words(error)}"
+            ) from None
+        if isinstance(store, S3Store):
+            self._check_credentials(store.config)
+        return store
+
+    def _check_credentials(self, config: Mapping[str, Any]) -> None:
+        """Raises TargetError where nothing is there to sign requests with, and nobody to ask."""
+        environment = (f"AWS_{name.upper()}" for name in _S3_CREDENTIALS)
+        if config.keys() & set(_S3_CREDENTIALS) or os.environ.keys() & set(environment):
+            return
+        endpoint = config.get("metadata_endpoint") or os.environ.get("AWS_METADATA_ENDPOINT")
+        if not _answers(endpoint or _METADATA_ENDPOINT):
+            raise TargetError(
+                f"there are no credentials for the object store {self.shown}: set "
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION for the driver and all "
+                "executors, or give the target "
+                "access_key_id=${env:NAME}&secret_access_key=${env:NAME}&region=REGION. "
+                "Files in ~/.aws are not read, and this machine has no instance role."
+            )
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether the machine knows of credentials: a refusal is an answer, too."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        opener.open(f"{endpoint}/latest/meta-data/", timeout=_METADATA_TIMEOUT_S).close()
+    except HTTPError as error:
+        error.close()
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
+def in_words(error: BaseException) -> str:
+    """What happened: without what a library tells of its own types and the rest of a server's
+    answer, which may hold a token, and without the queries of URLs, which may be signed."""
+    text = _ESCAPES.sub("", str(error).partition("\n\nDebug source")[0])
+    answer = _ANSWER.search(text)
+    if answer:
+        said = (re.search(f"<{tag}>([^<]*)</{tag}>", answer[0]) for tag in ("Code", "Message"))
+        text = text[: answer.start()] + ": ".join(one[1] for one in said if one)
+    line = " ".join(_URL_QUERY.sub(r"\1", text).split())[:_LONGEST_ERROR]
+    if "configured region" in line:
+        line += ". Set AWS_REGION, or give the target region=REGION"
+    return line
+
+
+@contextmanager
+def as_os_errors() -> Iterator[None]:
+    """obstore's errors as those of the operating system."""
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise FileExistsError(errno.EEXIST, in_words(error)) from None
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, in_words(error)) from None
+    except BaseError as error:
+        raise OSError(errno.EIO, in_words(error)) from None
