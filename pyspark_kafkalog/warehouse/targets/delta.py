@@ -183,6 +183,7 @@ class DeltaTarget:
             changed = changed_schema(table, schema, change, self.place)
             refuse_unfit(table, changed, schema, partition_by, self.place)
             path = self.place.make_stage(load_id)
+            self.place.try_create(load_id)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
         return Stage(load_id, path, schema, partitioning=partitioning, change=change)
 

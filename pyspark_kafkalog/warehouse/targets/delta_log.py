@@ -48,7 +48,7 @@ def named_files(place: TablePlace) -> set[str]:
 def _named_in(place: TablePlace) -> set[str]:
     found: set[str] = set()
     listed = [f"{LOG}/{name}" for name in _listed(place)]
-    sidecars = set(place.files(LOG)).difference(listed)
+    sidecars = set(place.changed(LOG)).difference(listed)
     names = [*listed, *sorted(name for name in sidecars if name.count("/") > 1)]
     for name in names:
         if name.endswith(".parquet"):

@@ -124,7 +124,9 @@ def file_schema(table: DeltaTable) -> pa.Schema:
 def new_stage(place: TablePlace, schema: pa.Schema) -> Stage:
     """For copies of files of the table at `place`."""
     load_id = new_load_id()
-    return Stage(load_id, place.make_stage(load_id), schema)
+    path = place.make_stage(load_id)
+    place.try_create(load_id)
+    return Stage(load_id, path, schema)
 
 
 def _publish(

@@ -39,12 +39,14 @@ class DirectoryTable:
             return sorted(os.listdir(self.path_of(below)))
         return []
 
-    def files(self, below: str) -> list[str]:
-        return sorted(
-            os.path.relpath(os.path.join(directory, name), self.uri)
-            for directory, _, names in os.walk(self.path_of(below))
-            for name in names
-        )
+    def changed(self, below: str = "") -> dict[str, float]:
+        found = {}
+        for directory, _, names in os.walk(self.path_of(below)):
+            for name in names:
+                path = os.path.join(directory, name)
+                with suppress(FileNotFoundError):
+                    found[os.path.relpath(path, self.uri)] = os.stat(path).st_mtime
+        return found
 
     def exists(self, name: str) -> bool:
         return os.path.exists(self.path_of(name))
@@ -81,6 +83,9 @@ class DirectoryTable:
         path = self.path_of(f"load-{load_id}")
         make_directory(path)
         return path
+
+    def try_create(self, load_id: str) -> None:
+        """deltalake makes links as well, and fails where there are none."""
 
     def sweep(
         self, idle_s: float, dry_run: bool, named: Callable[[], set[str]], fence: Callable[[], None]

@@ -27,9 +27,9 @@ back rolls no offsets back: a load of which that took a snapshot is refused (ice
 
 Commit.sequence is the snapshot id. The catalog is named `kafkalog`; its properties are the target's
 query, and those of pyiceberg's own environment variables and configuration file, where secrets are
-better kept. Tables that are partitioned in another way than the load, and locations that are no
-local or mounted directory, are refused.
-Needs the same path on driver and executors. Called by the driver, from any thread or process.
+better kept. Tables that are partitioned in another way than the load are refused, and locations
+that are neither a directory, which needs the same path on driver and executors, nor in S3
+(iceberg_place.py). Called by the driver, from any thread or process.
 """
 
 import json
@@ -52,6 +52,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from pyiceberg.utils.properties import property_as_bool
 
+from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.warehouse.commit import (
@@ -72,25 +73,28 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
-from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory
 from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
     change_schema,
     changed_schema,
     joined_columns,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_files import (
-    as_path,
-    data_directory,
     data_files,
     file_url,
     partition_of,
-    refuse_odd_url,
     with_field_ids,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_history import (
     ends_in_snapshots,
     is_named,
     rolled_back,
+)
+from pyspark_kafkalog.warehouse.targets.iceberg_place import (
+    catalog_properties,
+    data_place,
+    name_in,
+    place_at,
+    refuse_odd_url,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_rewind import IcebergRewind, Places
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
@@ -111,10 +115,8 @@ from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
     discard,
     new_load_id,
-    restore_aside,
-    staged_path,
-    sweep_directories,
 )
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
 
 CATALOG = "kafkalog"
@@ -151,8 +153,8 @@ class IcebergTarget:
             if table is None:
                 return NOWHERE
             if not read_only:
-                data = data_directory(table)
-                restore_aside(data, lambda: self._named_files(data))
+                place = data_place(table)
+                place.restore(lambda: self._named_files(place))
             return self.position_in(table, name)
 
     def names(self) -> list[str]:
@@ -191,8 +193,7 @@ class IcebergTarget:
             schema = joined_columns(table, schema, change)
             changed = changed_schema(table, schema, change)
             refuse_unfit(table, changed, schema, partition_by, self.identifier)
-            path = os.path.join(data_directory(table), f"load-{load_id}")
-            make_directory(path)
+            path = data_place(table).make_stage(load_id)
             fields = tuple(partition_by)
             partitioning = Partitioning(fields, in_files=True) if fields else None
             schema = with_field_ids(schema, changed)
@@ -246,10 +247,8 @@ class IcebergTarget:
             table = self._existing_table()
             if table is None:
                 return []
-            data = data_directory(table)
-            return sweep_directories(
-                data, idle_s, dry_run, lambda: self._named_files(data), self._fence
-            )
+            place = data_place(table)
+            return place.sweep(idle_s, dry_run, lambda: self._named_files(place), self._fence)
 
     def upkeep(self, asked: Upkeep) -> Upkept:
         with self._explained(f"maintain the load target {self}"):
@@ -315,19 +314,20 @@ class IcebergTarget:
                 self._foreign_manifests.add(manifest.manifest_path)
         return False
 
-    def _named_files(self, data: str) -> set[str]:
-        """The files that any snapshot names, relative to the directory `data`."""
+    def _named_files(self, place: TablePlace) -> set[str]:
+        """The files that any snapshot names, as they are called in a place."""
         table = self.newest()
         manifests = {
             manifest.manifest_path: manifest
             for snapshot in table.snapshots()
             for manifest in snapshot.manifests(table.io)
         }
-        return {
-            os.path.relpath(re.sub(r"\Afile:/*", "/", entry.data_file.file_path), data)
+        names = {
+            name_in(place, entry.data_file.file_path)
             for manifest in manifests.values()
             for entry in manifest.fetch_manifest_entry(table.io)
         }
+        return {name for name in names if name is not None}
 
     def _fence(self) -> None:
         """A snapshot without files: whoever was about to follow the one before looks again."""
@@ -337,12 +337,13 @@ class IcebergTarget:
 
     def _catalog_of_target(self) -> Catalog:
         if self._catalog is None:
+            properties = _opened_with(self._properties)
             try:
-                self._catalog = load_catalog(CATALOG, **self._properties)
+                self._catalog = load_catalog(CATALOG, **properties)
             except Exception:
                 # A SQL catalog makes its tables at first use, and fails when another one is doing
                 # so; what else it may be, the second time tells.
-                self._catalog = load_catalog(CATALOG, **self._properties)
+                self._catalog = load_catalog(CATALOG, **properties)
         return self._catalog
 
     def _existing_table(self) -> Table | None:
@@ -366,7 +367,7 @@ class IcebergTarget:
         warehouse = str(catalog.properties.get("warehouse", ""))
         if "://" in warehouse:
             # Before a table is made that could not be loaded into.
-            as_path(self.identifier, warehouse)
+            place_at(self.identifier, warehouse, catalog.properties)
         namespace = catalog.identifier_to_tuple(self.identifier)[:-1]
         for length in range(1, len(namespace) + 1):
             try:
@@ -401,7 +402,7 @@ class IcebergTarget:
         except Exception as error:
             # pyiceberg's errors have no root of their own, and its catalogs add those of theirs.
             message = f"cannot {doing}: {type(error).__name__}: {error}"
-            hidden = _hidden(message, self._properties)
+            hidden = _hidden(message, _revealed(self._properties))
             raise TargetError(hidden) from (error if hidden == message else None)
 
 
@@ -444,9 +445,7 @@ class _FencedIceberg:
             **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
         }
         properties = _properties_of(table, name, position)
-        paths = {
-            file_url(table, staged_path(stage, file.name)): file for file in self._pending.files
-        }
+        paths = {file_url(table, stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(IN_MEMORY)
         try:
             _commit(table, properties, paths, summary, stage)
@@ -500,12 +499,17 @@ def _is_catalog_there(properties: Mapping[str, str]) -> bool:
         path = uri.partition(":///")[2]
         if not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
             return False
-    catalog = load_catalog(CATALOG, **{**properties, "init_catalog_tables": "false"})
+    opened = {**_opened_with(properties), "init_catalog_tables": "false"}
+    catalog = load_catalog(CATALOG, **opened)
     if not hasattr(catalog, "engine"):
         return True
     import sqlalchemy as sa
 
     return bool(sa.inspect(catalog.engine).has_table("iceberg_tables"))
+
+
+def _opened_with(properties: Mapping[str, str]) -> dict[str, str]:
+    return catalog_properties(properties, Config().get_catalog_config(CATALOG) or {})
 
 
 def _commit(
@@ -528,9 +532,18 @@ def _commit(
         described = {
             path: (file, partition_of(table, columns, file)) for path, file in files.items()
         }
-        for data_file in data_files(table, columns, described):
+        for data_file in data_files(table, columns, stage, described) if stage else ():
             append.append_data_file(data_file)
     commit_transaction(table, transaction)
+
+
+def _revealed(properties: Mapping[str, str]) -> dict[str, str]:
+    """What is not to be shown: also what references stand for, where that can be told."""
+    found = dict(properties)
+    for name, value in properties.items():
+        with suppress(KafkalogError):
+            found[name] = Secret(value).reveal()
+    return found
 
 
 def _hidden(text: str, properties: Mapping[str, str]) -> str:

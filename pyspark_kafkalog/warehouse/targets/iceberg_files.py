@@ -1,10 +1,9 @@
-"""Where the files of an Iceberg table lie, and how its manifests describe them.
+"""The files of an Iceberg table as it names them, and as its manifests describe them.
 
 Called by iceberg.py and iceberg_upkeep.py. Writes nothing; errors are TargetErrors and
 pyiceberg's.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,60 +31,34 @@ from pyiceberg.transforms import DayTransform, HourTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 
-from pyspark_kafkalog.errors import InvalidOptionError, TargetError
-from pyspark_kafkalog.warehouse.commit import DataFile
-from pyspark_kafkalog.warehouse.targets.staging import check_rows
+from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.targets.staging import check_rows, staged_file
+from pyspark_kafkalog.warehouse.targets.storage import is_url
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 
 _NO_METRICS, _COUNTS = MetricsMode(MetricModeTypes.NONE), MetricsMode(MetricModeTypes.COUNTS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def data_directory(table: Table) -> str:
-    """Where the table keeps its data, as a path of this machine."""
-    location = table.metadata.properties.get("write.data.path", f"{table.location()}/data")
-    return as_path(".".join(table.name()), location).rstrip("/")
-
-
-def as_path(identifier: str, location: str) -> str:
-    refuse_odd_url(identifier, location)
-    path = re.sub(r"\Afile:/*", "/", location)
-    if not path.startswith("/"):
-        raise TargetError(
-            f"the Iceberg table {identifier} lies at {location}: landing tasks write to a local or "
-            "mounted directory only, so give table or warehouse a location file:///... (in an "
-            "object store may be parquet:s3://BUCKET/PATH and delta:s3://BUCKET/PATH)"
-        )
-    return path
-
-
-def file_url(table: Table, path: str) -> str:
-    """A path of this machine as the table names its files."""
-    return f"file://{path}" if urlsplit(table.location()).scheme else path
-
-
-def refuse_odd_url(identifier: str, location: str) -> None:
-    """Raises InvalidOptionError for a URL that pyiceberg reads in another way than Spark does."""
-    odd = re.search(r"[#?\x00-\x1f\x7f]", location) if location.startswith("file:") else None
-    if odd:
-        raise InvalidOptionError(
-            f"target iceberg:{identifier} lies at {location}, and pyiceberg takes what follows "
-            f"{odd[0]!r} in a URL for no part of its path: name the warehouse as a plain path, "
-            "/data/lake, or another directory"
-        )
+def file_url(table: Table, stage: Stage, name: str) -> str:
+    """A staged file as the table names its files."""
+    path = open_stage(stage.path).path_of(staged_file(stage, name))
+    return f"file://{path}" if urlsplit(table.location()).scheme and not is_url(path) else path
 
 
 def data_files(
-    table: Table, schema: Schema, files: Mapping[str, tuple[DataFile, Record]]
+    table: Table, schema: Schema, stage: Stage, files: Mapping[str, tuple[DataFile, Record]]
 ) -> Iterator[IcebergFile]:
-    """The files, each with its partition, as Iceberg describes them. pyiceberg's own way to do so
-    takes partitions from bounds, which are not there where a time has no date, and the bounds of
-    some row groups for those of all (`_collectors`)."""
+    """The files of a stage, by `file_url`, each with its partition, as Iceberg describes them.
+    pyiceberg's own way to do so takes partitions from bounds, which are not there where a time has
+    no date, and the bounds of some row groups for those of all (`_collectors`)."""
     wanted = compute_statistics_plan(schema, table.properties)
     field_ids = parquet_path_to_id_mapping(schema)
+    staged = open_stage(stage.path)
 
     def describe(path: str) -> IcebergFile:
         file, partition = files[path]
-        footer = pq.read_metadata(as_path(table.name()[-1], path))
+        footer = pq.read_metadata(staged.source(staged_file(stage, file.name)))
         check_rows(path, file, footer.num_rows)
         collectors = _collectors(wanted, field_ids, footer)
         statistics = data_file_statistics_from_parquet_metadata(footer, collectors, field_ids)

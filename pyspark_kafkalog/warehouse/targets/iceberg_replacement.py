@@ -19,7 +19,6 @@ from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
     commit_transaction,
     require_unaltered,
 )
-from pyspark_kafkalog.warehouse.targets.staging import staged_path
 from pyspark_kafkalog.warehouse.targets.upkeep import Merge
 
 _STAGE = "kafkalog.stage"
@@ -50,7 +49,7 @@ def replace_files(
         transaction.set_properties(dict(said.properties))
     require_unaltered(table, transaction)
     files = {
-        file_url(table, staged_path(stage, file.name)): (file, merge.files[0].source.partition)
+        file_url(table, stage, file.name): (file, merge.files[0].source.partition)
         for merge in merges
         for file in merge.written
     }
@@ -59,7 +58,7 @@ def replace_files(
         for merge in merges:
             for old in merge.files:
                 update.delete_data_file(old.source)
-        for new in data_files(table, table.schema(), files):
+        for new in data_files(table, table.schema(), stage, files):
             update.append_data_file(new)
     try:
         commit_transaction(table, transaction)

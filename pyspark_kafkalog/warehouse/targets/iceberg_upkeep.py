@@ -16,11 +16,10 @@ is removed: what is left may be needed to put that right. Called by iceberg.py, 
 iceberg_rewind.py, which copies files likewise.
 """
 
-import os
+import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -36,13 +35,14 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES
 from pyspark_kafkalog.warehouse.rows.row_types import storable
-from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory, sync_directory
-from pyspark_kafkalog.warehouse.targets.iceberg_files import (
-    as_path,
-    data_directory,
-    with_field_ids,
-)
+from pyspark_kafkalog.warehouse.targets.iceberg_files import with_field_ids
 from pyspark_kafkalog.warehouse.targets.iceberg_history import lineage
+from pyspark_kafkalog.warehouse.targets.iceberg_place import (
+    data_place,
+    is_in_store,
+    metadata_place,
+    name_in,
+)
 from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import rules_of_table, same_type
 from pyspark_kafkalog.warehouse.targets.staging import (
@@ -50,7 +50,9 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     discard,
     new_load_id,
     remove_all_but,
+    sync,
 )
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import (
     SWEPT,
     LiveFile,
@@ -66,7 +68,7 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
 _SAID = Said(Operation.REPLACE, {"kafkalog.maintain": "true"})
 _DAYS_MS = 24 * 60 * 60 * 1000
 _FIELD_ID = b"PARQUET:field_id"
-_METADATA_FILE = re.compile(r".+\.(avro|metadata\.json)")
+_METADATA_FILE = re.compile(r"[^/]+\.(avro|metadata\.json)")
 
 
 class IcebergUpkeep:
@@ -141,7 +143,7 @@ class IcebergUpkeep:
 
     def _publish(self, planned: Table, stage: Stage, merges: Sequence[Merge]) -> None:
         """Publishes those of the merges whose files nobody has replaced meanwhile."""
-        sync_directory(stage.path)
+        sync(stage)
         while True:
             table = self._newest()
             there = {file.key: file.source for file in _live_files(table) or ()}
@@ -169,24 +171,26 @@ class IcebergUpkeep:
     def _remove_orphans(self) -> None:
         table = self._newest()
         before = time.time() - self._retention_ms(table) / 1000
-        found = [path for path in _files_of(table) if _changed(path) < before]
-        unnamed = _unnamed(self._newest(), found)
+        files = {
+            place.path_of(name): (place, name)
+            for place, name, changed in _files_of(table)
+            if changed < before
+        }
+        unnamed = _unnamed(self._newest(), files)
         if unnamed and not self._asked.dry_run:
             # Whoever wrote one of them for the state before this cannot commit it any more.
             self._fence()
             unnamed = _unnamed(self._newest(), unnamed)
             for path in unnamed:
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
+                place, name = files[path]
+                place.remove([name])
         self._kept.removed += unnamed
 
 
 def new_stage(table: Table, schema: pa.Schema) -> Stage:
     """For copies of files of the table."""
     load_id = new_load_id()
-    stage = Stage(load_id, os.path.join(data_directory(table), f"load-{load_id}"), schema)
-    make_directory(stage.path)
-    return stage
+    return Stage(load_id, data_place(table).make_stage(load_id), schema)
 
 
 def _rules(table: Table) -> tuple[Any, ...]:
@@ -218,6 +222,7 @@ def all_files(table: Table) -> list[tuple[LiveFile, str | None]] | None:
     None where there are delete files."""
     snapshot = table.current_snapshot()
     found: list[tuple[int, LiveFile, str | None]] = []
+    place = data_place(table)
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         entries = manifest.fetch_manifest_entry(table.io)
         if manifest.content == ManifestContent.DELETES and entries:
@@ -225,33 +230,37 @@ def all_files(table: Table) -> list[tuple[LiveFile, str | None]] | None:
         is_current = manifest.partition_spec_id == table.spec().spec_id
         for entry in entries:
             file = entry.data_file
-            odd = _odd(file) or (None if is_current else "it is of an earlier partition spec")
+            earlier = None if is_current else "it is of an earlier partition spec"
+            odd = _odd(file, place) or earlier
             number = entry.sequence_number or 0
-            found.append((number, _live_file(table, file, odd is None), odd))
+            found.append((number, _live_file(table, place, file, odd is None), odd))
     return [(file, odd) for _, file, odd in sorted(found, key=lambda each: (each[0], each[1].key))]
 
 
-def _odd(file: IcebergFile) -> str | None:
+def _odd(file: IcebergFile, place: TablePlace) -> str | None:
     if file.file_format != FileFormat.PARQUET:
         return "it is no Parquet file"
+    if is_in_store(place.uri):
+        return None if name_in(place, file.file_path) else f"it is elsewhere than in {place}"
     return None if re.match("/|file:", file.file_path) else "it is not on this machine"
 
 
-def _live_file(table: Table, file: IcebergFile, is_plain: bool) -> LiveFile:
+def _live_file(table: Table, place: TablePlace, file: IcebergFile, is_plain: bool) -> LiveFile:
     """`is_plain`: nothing about it is odd."""
+    name = name_in(place, file.file_path) if is_in_store(place.uri) else None
+    content = functools.partial(place.source, name) if name else None
+    path = file.file_path if content else re.sub(r"\Afile:/*", "/", file.file_path)
     if not is_plain:
-        path = re.sub(r"\Afile:/*", "/", file.file_path)
-        return LiveFile(file.file_path, path, file.file_size_in_bytes, (), file)
-    path = as_path(".".join(table.name()), file.file_path)
+        return LiveFile(file.file_path, path, file.file_size_in_bytes, (), file, content)
     names = [field.name for field in table.spec().fields]
     partition = tuple((name, repr(file.partition[number])) for number, name in enumerate(names))
-    return LiveFile(file.file_path, path, file.file_size_in_bytes, partition, file)
+    return LiveFile(file.file_path, path, file.file_size_in_bytes, partition, file, content)
 
 
 def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
     """Whether the file can be copied into one with the columns of `schema`."""
     try:
-        there = pq.read_schema(file.path)
+        there = pq.read_schema(file.opened())
     except FileNotFoundError:
         return False
     if not all(_id(field) for field in there):
@@ -305,38 +314,18 @@ def _old_snapshots(metadata: TableMetadata, age_ms: int) -> list[int]:
     ]
 
 
-def _files_of(table: Table) -> Iterator[str]:
-    """What lies where the table keeps its files: metadata, and data, but for directories of loads
-    and what may be another table's, too."""
-    name, location = ".".join(table.name()), table.location()
-    metadata = as_path(name, table.properties.get("write.metadata.path", f"{location}/metadata"))
-    for file in _names(metadata):
-        if _METADATA_FILE.fullmatch(file):
-            yield os.path.join(metadata, file)
+def _files_of(table: Table) -> Iterator[tuple[TablePlace, str, float]]:
+    """What lies where the table keeps its files, and when it was written: metadata, and data, but
+    for directories of loads and what may be another table's, too."""
+    place = metadata_place(table)
+    for name, changed in place.changed().items():
+        if _METADATA_FILE.fullmatch(name):
+            yield place, name, changed
     if "write.data.path" not in table.properties:
-        data = data_directory(table)
-        for directory in _names(data, files=False):
-            if not directory.startswith("load-"):
-                for path, _, files in os.walk(os.path.join(data, directory)):
-                    yield from (os.path.join(path, file) for file in files if _is_data(file))
-        yield from (os.path.join(data, file) for file in _names(data) if _is_data(file))
-
-
-def _is_data(file: str) -> bool:
-    return file.endswith(".parquet")
-
-
-def _names(path: str, files: bool = True) -> list[str]:
-    with suppress(FileNotFoundError), os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_file() == files)
-    return []
-
-
-def _changed(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except FileNotFoundError:
-        return time.time()
+        place = data_place(table)
+        for name, changed in place.changed().items():
+            if name.endswith(".parquet") and not name.startswith("load-"):
+                yield place, name, changed
 
 
 def _unnamed(table: Table, paths: Iterable[str]) -> list[str]:
@@ -354,5 +343,5 @@ def _unnamed(table: Table, paths: Iterable[str]) -> list[str]:
     named |= manifests.keys()
     for manifest in manifests.values():
         named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    kept = {os.path.basename(path) for path in named if path}
-    return [path for path in paths if os.path.basename(path) not in kept]
+    kept = {path.rpartition("/")[2] for path in named if path}
+    return [path for path in paths if path.rpartition("/")[2] not in kept]

@@ -90,9 +90,6 @@ class ObjectTable:
         self._e_tags |= {path: tag for path, tag in tags.items() if tag}
         return sorted(filter(None, (path[len(below) :].strip("/") for path in paths)))
 
-    def files(self, below: str) -> list[str]:
-        return sorted(self._changed(below))
-
     def exists(self, name: str) -> bool:
         try:
             with as_os_errors():
@@ -128,8 +125,12 @@ class ObjectTable:
         delete(self._location, list(names))
 
     def make_stage(self, load_id: str) -> str:
-        make_marker(self._location, f"load-{load_id}")
+        with as_os_errors():
+            self._location.store.put(f"load-{load_id}/{MARKER}", b"")
         return self._location.below(f"load-{load_id}")
+
+    def try_create(self, load_id: str) -> None:
+        make_marker(self._location, f"load-{load_id}")
 
     def sweep(
         self, idle_s: float, dry_run: bool, named: Callable[[], set[str]], fence: Callable[[], None]
@@ -158,7 +159,7 @@ class ObjectTable:
             fence()
             committed_now = _stages(named())
             dead = [name for name in dead if name not in committed_now]
-            self.remove([file for name in dead for file in self.files(name)])
+            self.remove([file for name in dead for file in self.changed(name)])
         return [self.path_of(name) for name in [*swept, *dead]]
 
     def restore(self, named: Callable[[], set[str]]) -> None:
@@ -167,13 +168,13 @@ class ObjectTable:
     def _stages(self) -> dict[str, dict[str, float]]:
         """The files of each stage, and when they were written."""
         found: dict[str, dict[str, float]] = defaultdict(dict)
-        for name, changed in self._changed("").items():
+        for name, changed in self.changed().items():
             stage = name.partition("/")[0]
             if LOAD_DIRECTORY.fullmatch(stage):
                 found[stage][name] = changed
         return found
 
-    def _changed(self, below: str) -> dict[str, float]:
+    def changed(self, below: str = "") -> dict[str, float]:
         with as_os_errors():
             return {
                 one["path"]: one["last_modified"].timestamp()

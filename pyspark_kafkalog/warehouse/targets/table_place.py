@@ -8,6 +8,7 @@ from any thread or process. Errors are OSErrors; FileNotFoundError for what is n
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from pyspark_kafkalog.errors import MissingExtraError
 from pyspark_kafkalog.warehouse.targets.directory_table import DirectoryTable
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 
@@ -39,8 +40,9 @@ class TablePlace(Protocol):
     def names(self, below: str = "") -> list[str]:
         """What is right below a directory, which need not be there: files and directories."""
 
-    def files(self, below: str) -> list[str]:
-        """All files below a directory, which need not be there, at any depth."""
+    def changed(self, below: str = "") -> dict[str, float]:
+        """All files below a directory, which need not be there, at any depth, and when they last
+        changed, in seconds."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -59,8 +61,11 @@ class TablePlace(Protocol):
         """Removes those of the files that are there."""
 
     def make_stage(self, load_id: str) -> str:
-        """A new place for files of a load; its path. Raises OSError where `create` could not keep
-        its promise."""
+        """A new place for files of a load; its path."""
+
+    def try_create(self, load_id: str) -> None:
+        """Raises OSError where `create` could not keep its promise: better before anything is
+        landed in this stage than after. Drops the stage then."""
 
     def sweep(
         self, idle_s: float, dry_run: bool, named: Callable[[], set[str]], fence: Callable[[], None]
@@ -78,9 +83,16 @@ class TablePlace(Protocol):
 
 
 def open_place(path: str) -> TablePlace:
-    """The place at `path`: absolute, or an object store's URL. Reads and writes nothing."""
+    """The place at `path`: absolute, or an object store's URL. Reads and writes nothing. Raises
+    InvalidOptionError, or MissingExtraError where the library of stores is not installed."""
     if is_url(path):
-        from pyspark_kafkalog.warehouse.targets.object_table import ObjectTable
+        try:
+            from pyspark_kafkalog.warehouse.targets.object_table import ObjectTable
+        except ImportError as error:
+            raise MissingExtraError(
+                "a table in an object store needs obstore, which is not installed: "
+                "pip install 'pyspark-kafkalog[objectstore]'"
+            ) from error
 
         return ObjectTable(path)
     return DirectoryTable(path)

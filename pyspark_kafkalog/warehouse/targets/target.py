@@ -117,7 +117,7 @@ def open_target(target: str) -> Target:
         return _KINDS[kind](place)
     except ImportError as error:
         library = (error.name or str(error)).partition(".")[0]
-        extra = "objectstore" if library == "obstore" else kind
+        extra = "objectstore" if kind == "parquet" else kind
         raise MissingExtraError(
             f"a {kind}: target needs {library}, which is not installed: "
             f"pip install 'pyspark-kafkalog[{extra}]'"

@@ -129,6 +129,9 @@ class ParquetTable(Table):
 class InS3(Table):
     """A prefix of its own in the one bucket of all tests; read through Arrow's own S3 client."""
 
+    secrets = "access_key_id", "secret_access_key"
+    """The settings that have them."""
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.prefix = f"p{uuid.uuid4().hex[:12]}/the table"
@@ -247,8 +250,12 @@ class S3DeltaTable(InS3, DeltaLakeTable):
 
 
 class IcebergTable(Table):
+    io: dict[str, str]
+    """Properties of its FileIO."""
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self.io = {}
         self.uri = f"sqlite:///{directory}/catalog.db"
         self.name = f"iceberg:lake.raw.orders?uri={self.uri}&warehouse=file://{directory}/lake"
 
@@ -262,7 +269,7 @@ class IcebergTable(Table):
                 [location] = found.fetchone() or [None]
             except sqlite3.OperationalError:
                 return None
-        return StaticTable.from_metadata(location) if location else None
+        return StaticTable.from_metadata(location, self.io) if location else None
 
     def arrow(self) -> pa.Table:
         """The files of the newest snapshot: pyiceberg 0.12 itself reads a null list as empty."""
@@ -287,6 +294,32 @@ class IcebergTable(Table):
         assert snapshot
         assert snapshot.summary
         return [tuple(gap) for gap in json.loads(snapshot.summary["kafkalog.gaps"] or "")]
+
+
+class S3IcebergTable(InS3, IcebergTable):
+    secrets = "s3.access-key-id", "s3.secret-access-key"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.io = {"s3.endpoint": s3().endpoint, "s3.region": REGION}
+        given = "&".join(f"{name}={value}" for name, value in self.io.items())
+        warehouse = f"warehouse=s3://{BUCKET}/{self.prefix}"
+        self.name = f"iceberg:lake.raw.orders?uri={self.uri}&{warehouse}&{given}"
+
+    def stage_of(self, stage: Stage) -> str:
+        return stage.path.partition("?")[0].removeprefix(f"s3://{BUCKET}/{self.prefix}/")
+
+    def arrow(self) -> pa.Table:
+        table = self.iceberg()
+        if table is None or not table.scan().count():
+            return NOTHING
+        paths = [task.file.file_path.removeprefix("s3://") for task in table.scan().plan_files()]
+        tables = [pq.read_table(path, filesystem=self.files()) for path in paths]
+        return pa.concat_tables(tables, promote_options="permissive")
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        (self.directory / "catalog.db").unlink(missing_ok=True)
+        super().again(prepare, state)
 
 
 class SqliteTable(Table):
@@ -530,7 +563,10 @@ KINDS = {
 }
 
 
-TABLES_IN_STORES = {"delta-s3": S3DeltaTable}
+TABLES_IN_STORES: dict[str, type[Table]] = {
+    "delta-s3": S3DeltaTable,
+    "iceberg-s3": S3IcebergTable,
+}
 """Tried by `make stores`: the same tests as of the kinds beside them, some ten times slower."""
 
 IN_STORES: list[Any] = [pytest.param(kind, marks=pytest.mark.long) for kind in TABLES_IN_STORES]
