@@ -32,7 +32,7 @@ from pyspark_kafkalog.client.fetcher import Fetcher
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
-from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.reading import read_task
 
 TOPIC = "far-away"
 PARTITIONS = 4

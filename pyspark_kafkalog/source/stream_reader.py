@@ -72,7 +72,7 @@ from pyspark_kafkalog.source.partitions import (
     read_tasks,
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
-from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.reading import read_task
 from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.source.splitting import plan_tasks
 from pyspark_kafkalog.source.trigger_limits import (

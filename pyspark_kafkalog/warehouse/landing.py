@@ -26,7 +26,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
-from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.reading import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Epochs, Stage
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters

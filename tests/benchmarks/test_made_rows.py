@@ -17,7 +17,7 @@ from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.record.compression import Codec, compress
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.reading import read_range
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from pyspark_kafkalog.source import python_worker
 from pyspark_kafkalog.source.options import batch_options, sink_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
 from pyspark_kafkalog.source.python_worker import kept_cluster
-from pyspark_kafkalog.source.reader import KafkalogReader, read_task
+from pyspark_kafkalog.source.reader import KafkalogReader
+from pyspark_kafkalog.source.reading import read_task
 from pyspark_kafkalog.source.writer import KafkalogWriter
 from tests.counted_work.requests import requests
 from tests.support.patience import wait_for
@@ -36,7 +37,7 @@ FEW_OBJECTS = 3_000
 READING = """
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
-from pyspark_kafkalog.source.reader import read_task
+from pyspark_kafkalog.source.reading import read_task
 from pyspark_kafkalog.arrow.schema import DEFAULT_COLUMNS
 
 def run(servers, topic):

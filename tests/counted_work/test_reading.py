@@ -27,7 +27,8 @@ from pyspark_kafkalog.record.crc import crc32c
 from pyspark_kafkalog.source.options import SourceOptions, batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
 from pyspark_kafkalog.source.python_worker import close_kept
-from pyspark_kafkalog.source.reader import KafkalogReader, read_task
+from pyspark_kafkalog.source.reader import KafkalogReader
+from pyspark_kafkalog.source.reading import read_task
 from tests.counted_work.function_calls import FunctionCalls, function_calls
 from tests.counted_work.requests import received, requests
 from tests.pyspark_kafkalog.client.scripted import LIST_OFFSETS, Request, ScriptedBroker

@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from pyspark_kafkalog.arrow.encode import RecordEncoder
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import sink_options
+from pyspark_kafkalog.source.rows_to_records import RowsToRecords
 from pyspark_kafkalog.source.two_phase import Lead, TransactionalWrites
-from pyspark_kafkalog.source.writer import KafkalogWriter, RowsToRecords
+from pyspark_kafkalog.source.writer import KafkalogWriter
 from tests.counted_work.function_calls import function_calls
 from tests.counted_work.requests import requests
 from tests.support.present import present

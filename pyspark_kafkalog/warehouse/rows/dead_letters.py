@@ -32,7 +32,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, sentence
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.source.options import SinkOptions
 from pyspark_kafkalog.source.partitions import SubscribePattern, Subscription
-from pyspark_kafkalog.source.writer import RowsToRecords
+from pyspark_kafkalog.source.rows_to_records import RowsToRecords
 
 SUFFIX = "-dead-letters"
 _LARGEST_REQUEST_BYTES = 100 * 1024 * 1024

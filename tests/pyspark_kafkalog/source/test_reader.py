@@ -11,10 +11,11 @@ from kafka.structs import TopicPartition
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafkalog.errors import DataLossError
-from pyspark_kafkalog.source import reader
+from pyspark_kafkalog.source import reader, reading
 from pyspark_kafkalog.source.options import SourceOptions, batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange, ReadTask
-from pyspark_kafkalog.source.reader import KafkalogReader, read_range, read_task
+from pyspark_kafkalog.source.reader import KafkalogReader
+from pyspark_kafkalog.source.reading import read_range, read_task
 from tests.pyspark_kafkalog.source.fake_cluster import FakeCluster, as_cluster
 
 GONE_ALTOGETHER = DataLossError("no such topic")
@@ -97,8 +98,8 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
         def finish(self) -> Iterator[pa.RecordBatch]:
             return iter(())
 
-    monkeypatch.setattr(reader, "Fetcher", Fresh)
-    monkeypatch.setattr(reader, "RecordDecoder", Offsets)
+    monkeypatch.setattr(reading, "Fetcher", Fresh)
+    monkeypatch.setattr(reading, "RecordDecoder", Offsets)
     monkeypatch.setattr(reader, "Cluster", lambda config, **how: nullcontext(FakeCluster()))
     return Fresh
 

@@ -30,14 +30,9 @@ from pyspark_kafkalog.record.batch import read_header
 from pyspark_kafkalog.source import writer
 from pyspark_kafkalog.source.decisions import decisions_topic
 from pyspark_kafkalog.source.options import sink_options, warn_once
+from pyspark_kafkalog.source.rows_to_records import RowsToRecords, record_columns, rows_by_topic
 from pyspark_kafkalog.source.two_phase import BATCH_QUERY, TransactionalWrites
-from pyspark_kafkalog.source.writer import (
-    KafkalogWriter,
-    RowsToRecords,
-    check_columns,
-    record_columns,
-    rows_by_topic,
-)
+from pyspark_kafkalog.source.writer import KafkalogWriter, check_columns
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.options import batch_options
 from pyspark_kafkalog.source.partitions import OffsetRange
-from pyspark_kafkalog.source.reader import read_range
+from pyspark_kafkalog.source.reading import read_range
 from pyspark_kafkalog.warehouse.rows.dead_letters import BesideLetters, DeadLetters, make_topics
 
 TOPICS = ("orders", "orders-dead-letters", "orders-eu", "deleted-dead-letters", "letters")
