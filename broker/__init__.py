@@ -1,5 +1,5 @@
 """A Kafka broker: `python -m broker`."""
 
-from broker.kafka_package import leave_unopened
+from pyspark_kafkalog.protocol.kafka_package import leave_unopened
 
 leave_unopened()

@@ -18,6 +18,7 @@ import click
 from pyspark_kafkalog import __version__
 from pyspark_kafkalog.cli.output import is_stdout_closed
 from pyspark_kafkalog.errors import KafkalogError, sentence
+from pyspark_kafkalog.protocol.kafka_package import leave_unopened
 
 WORDS = {
     "quickstart": "Run real flights through every part.",
@@ -107,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by who started us
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     logging.getLogger().addFilter(_is_no_interrupt)
+    if arguments is None:
+        leave_unopened()
     given = None if arguments is None else list(arguments)
     try:
         code = _kafkalog.main(

@@ -9,6 +9,8 @@ from typing import Any
 from pyspark import accumulators
 from pyspark.sql.datasource import DataSource
 
+from pyspark_kafkalog.protocol.kafka_package import leave_unopened
+
 _PROFILERS = (-1, -2)
 """The numbers of their accumulators, in two formats."""
 
@@ -54,3 +56,5 @@ def _is_profiled() -> bool:
 
 # To find formats Spark imports this in a process that makes no data source.
 forget_idle_profilers()
+if is_worker():
+    leave_unopened()

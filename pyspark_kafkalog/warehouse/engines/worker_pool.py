@@ -33,6 +33,8 @@ class Worker:
         with theirs:
             program = (
                 "import sys; sys.path = sys.argv[2:]; "
+                "from pyspark_kafkalog.protocol.kafka_package import leave_unopened; "
+                "leave_unopened(); "
                 "from pyspark_kafkalog.warehouse.engines.local_worker import main; "
                 "main(int(sys.argv[1]))"
             )

@@ -1,4 +1,4 @@
-"""A broker takes of kafka-python what it uses; whoever wants the rest in its process gets it."""
+"""Our processes take of kafka-python what they use; whoever wants the rest there gets it."""
 
 import subprocess
 import sys
