@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kept_workers import keep_workers
+
 # DuckDB is an embedded database beside SQLite, S3 a place beside the folder.
 SECOND_KINDS = {"duckdb", "s3"}
 
@@ -16,3 +18,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             kinds = {value for value in call.params.values() if isinstance(value, str)}
             if kinds & SECOND_KINDS:
                 item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def kept_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_workers(monkeypatch)
