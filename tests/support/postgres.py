@@ -14,12 +14,16 @@ import socket
 import subprocess
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+
+import psycopg
+from psycopg.pq import ExecStatus
 
 from tests.support.patience import wait_until
 
 PASSWORD = "pass:word/@%"
+_DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 
 
 class Postgres:
@@ -45,7 +49,6 @@ class Postgres:
             *(programs / "initdb", "-D", data, "-U", "loader", "--no-sync", "-E", "UTF8"),
             *("--auth=scram-sha-256", f"--pwfile={password}", "--locale=C"),
         )
-        self._psql = programs / "psql"
         # The shell outlives no end of this process, however that comes: its stdin closes with it.
         script = (
             f"'{programs}/postgres' -D '{data}' -k '{self.directory}' -c listen_addresses= "
@@ -70,13 +73,15 @@ class Postgres:
         return f"postgresql://loader:pass%3Aword%2F%40%25@/postgres?host={directory}"
 
     def query(self, statement: str) -> list[list[str]]:
-        """The rows of a statement, as psql prints them: columns as text, null as nothing."""
-        done = self._run(
-            *(self._psql, "-h", self.directory, "-U", "loader", "-d", "postgres", "-XAtq"),
-            *("-F", "\x1f", "-R", "\x1e", "-v", "ON_ERROR_STOP=1", "-c", statement),
-        )
-        text = done.stdout.rstrip("\n")
-        return [line.split("\x1f") for line in text.split("\x1e")] if text else []
+        """The rows of the last of some statements, as the server writes them: columns as text, null
+        as nothing."""
+        with closing(psycopg.connect(self.url, autocommit=True)) as connection:
+            found = connection.pgconn.exec_(statement.encode())
+        assert found.status in _DONE, found.error_message.decode()
+        return [
+            [(found.get_value(row, column) or b"").decode() for column in range(found.nfields)]
+            for row in range(found.ntuples)
+        ]
 
     def stop(self) -> None:
         assert self._server.stdin
