@@ -9,6 +9,7 @@ is told says mariadb_session.py. Passwords are shown nowhere.
 DuckDB lets one process at a time open a file. Any thread or process of the driver.
 """
 
+import functools
 import os
 import random
 import re
@@ -69,12 +70,12 @@ class Database:
         if not self._url.database or self._url.database == ":memory:":
             raise InvalidOptionError(f"{self} names a database that does not outlive a load")
         try:
-            driver: Any = self._url.get_dialect().import_dbapi()
+            self._driver: Any = self._url.get_dialect().import_dbapi()
         except NoSuchModuleError:
             raise ModuleNotFoundError(name=f"{self.kind}_engine") from None
-        if self.kind == "sqlite" and driver.sqlite_version_info < _OLDEST_SQLITE:
+        if self.kind == "sqlite" and self._driver.sqlite_version_info < _OLDEST_SQLITE:
             raise TargetError(
-                f"this Python has SQLite {driver.sqlite_version}, and loads into {self} need "
+                f"this Python has SQLite {self._driver.sqlite_version}, and loads into {self} need "
                 f"{'.'.join(map(str, _OLDEST_SQLITE))} or newer: use a Python with a newer one, "
                 "or another target"
             )
@@ -92,9 +93,10 @@ class Database:
         # One that cannot be made either is better told now than when all is landed.
         return os.path.isdir(os.path.dirname(os.path.abspath(path)))
 
-    @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """A connection of its own, whose transaction is committed at the end."""
+    @functools.cached_property
+    def _engine(self) -> sa.Engine:
+        """Keeps no connection, but what SQLAlchemy asks a server once, and the statements that it
+        has compiled."""
         connecting: dict[str, Any] = {}
         options: dict[str, Any] = {}
         if self.kind == "sqlite":
@@ -102,14 +104,18 @@ class Database:
         elif self.kind == "mariadb":
             connecting = mariadb_session.connecting(self._url)
             options = {"isolation_level": mariadb_session.ISOLATION}
-        engine = sa.create_engine(
+        return sa.create_engine(
             self._url, poolclass=NullPool, hide_parameters=True, connect_args=connecting, **options
         )
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A connection of its own, whose transaction is committed at the end."""
         try:
             with _duckdb_turn if self.kind == "duckdb" else nullcontext():
                 if self.kind == "duckdb":
                     _make_duckdb_file(str(self._url.database))
-                with engine.begin() as connection:
+                with self._engine.begin() as connection:
                     if self.kind == "postgresql":
                         _set_up_postgresql(connection)
                     elif self.kind == "mariadb":
@@ -118,11 +124,9 @@ class Database:
                         # Which it looks after for those alone that say so, before they write.
                         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
                     yield connection
-        except engine.dialect.loaded_dbapi.Error as error:
+        except self._driver.Error as error:
             # From COPY or INSERT, which SQLAlchemy does not see.
             raise DBAPIError("COPY", {}, error, hide_parameters=True) from error
-        finally:
-            engine.dispose()
 
     @contextmanager
     def explained(self, doing: str) -> Iterator[None]:
