@@ -44,7 +44,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ mariadb: install $(PEERS)/moto /usr/sbin/mariadbd ## MariaDB, where `make test` 
 
 stores: install $(PEERS)/moto ## tables in an object store: all that is tried of them in a directory
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 -m "long or not long" -k "s3 or stores" tests/pyspark_kafkalog/warehouse tests/spark/test_load_targets.py $(PYTEST_ARGS)
+
+targets: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" tests/pyspark_kafkalog/warehouse $(PYTEST_ARGS)
 
 transactions: install peers ## 200 SIGKILLs of broker and of clients that copy in transactions
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)

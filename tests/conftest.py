@@ -18,6 +18,8 @@ from tests.support.jvm import SHORT_LIVED, short_lived
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.schedule import Schedule
+
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # The first is for Spark's JVM, the second for the one that starts it.
@@ -29,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
@@ -63,6 +65,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     slow = {item.path for item in items if any(map(item.get_closest_marker, _SLOW))}
     items.sort(key=lambda item: item.path not in slow and item.path.parent != here)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "Schedule | None":
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.schedule import Schedule
+
+    return Schedule(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -100,6 +100,7 @@ def lose_coordinators(cluster: Cluster, lose: Lose, topic: str, partition: int) 
     assert kinds == ["Kafka's", "ours", "Kafka's"] or len(cluster.kafka) > 1, kinds
 
 
+@pytest.mark.long
 @PAIRS
 def test_transactions_outlive_their_coordinators(cluster: Cluster, lose: Lose) -> None:
     """Those of one kind end what those of the other have begun, by markers to both."""

@@ -61,7 +61,12 @@ def committed_offset(client: RawClient) -> dict[tuple[str, int], tuple[int, str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("is_commit", "is_version_2"), [(True, False), (True, True), (False, True)]
+    ("is_commit", "is_version_2"),
+    [
+        (True, True),
+        pytest.param(True, False, marks=pytest.mark.long),
+        pytest.param(False, True, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("step", range(STEPS + 1))
 def test_every_step_of_the_end(

@@ -33,7 +33,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 # Spark's side of a codec is one code for all clients; `make interop` takes them all.
 SPARK_CODECS = CODECS if os.environ.get("KAFKALOG_ALL_CODECS") else ["none", "lz4"]
 # A batch is opaque to the broker: `make test` takes one codec, `make test-all` the rest.
-SLOW_CODECS = [codec for codec in CODECS if codec != "lz4"]
+LONG_CODECS = [codec for codec in CODECS if codec != "lz4"]
 TIMEOUT_S = 120
 
 
@@ -241,9 +241,9 @@ COMBINATIONS = [
 ]
 
 
-def with_slow_codecs(codecs: list[str]) -> list[Any]:
+def with_long_codecs(codecs: list[str]) -> list[Any]:
     return [
-        pytest.param(codec, marks=[pytest.mark.slow] if codec in SLOW_CODECS else [])
+        pytest.param(codec, marks=[pytest.mark.long] if codec in LONG_CODECS else [])
         for codec in codecs
     ]
 
@@ -251,7 +251,7 @@ def with_slow_codecs(codecs: list[str]) -> list[Any]:
 @pytest.mark.parametrize(
     ("writer", "codec", "reader"),
     [
-        pytest.param(*each, marks=[pytest.mark.slow] if each[1] in SLOW_CODECS else [])
+        pytest.param(*each, marks=[pytest.mark.long] if each[1] in LONG_CODECS else [])
         for each in COMBINATIONS
     ],
 )
@@ -316,7 +316,7 @@ def write_with_spark(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("codec", with_slow_codecs(SPARK_CODECS))
+@pytest.mark.parametrize("codec", with_long_codecs(SPARK_CODECS))
 @pytest.mark.parametrize("writer", CLIENTS)
 def test_spark_reads_what_every_client_writes(
     spark: SparkSession, bootstrap: str, written: Callable[[str, str], str], writer: str, codec: str
@@ -327,7 +327,7 @@ def test_spark_reads_what_every_client_writes(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("codec", with_slow_codecs(SPARK_CODECS))
+@pytest.mark.parametrize("codec", with_long_codecs(SPARK_CODECS))
 def test_every_client_reads_what_spark_writes(
     spark: SparkSession, bootstrap: str, tmp_path: Path, codec: str
 ) -> None:

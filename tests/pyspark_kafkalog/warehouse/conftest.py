@@ -1,4 +1,8 @@
-"""Which targets `make test` tries: of those that commit alike, one; the others are slow."""
+"""Which targets are tried when: of those that commit alike, one by `make test`.
+
+What all targets promise (test_every_target) is tried of the others by `make test-slow`, and all
+else by `make targets`.
+"""
 
 from pathlib import Path
 
@@ -17,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in item.path.parents and (call := getattr(item, "callspec", None)):
             kinds = {value for value in call.params.values() if isinstance(value, str)}
             if kinds & SECOND_KINDS:
-                item.add_marker("slow")
+                item.add_marker("slow" if item.path.stem == "test_every_target" else "long")
 
 
 @pytest.fixture(autouse=True)

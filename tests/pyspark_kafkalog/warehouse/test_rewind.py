@@ -54,11 +54,8 @@ TRUNCATING = [*QUICK, "duckdb", "postgresql", "mariadb"]
 
 
 def of(kinds: list[str], quick: tuple[str, ...] = ("delta",)) -> list[Any]:
-    """Targets for a test: `make test` tries the quick ones, `make test-slow` those of QUICK too,
-    and `make rewinds` all."""
-    slow, long = pytest.mark.slow, pytest.mark.long
-    marks = {kind: () if kind in quick else (slow,) if kind in QUICK else (long,) for kind in kinds}
-    return [pytest.param(kind, marks=marks[kind]) for kind in kinds]
+    """Targets for a test: `make test` tries the quick ones, `make rewinds` all."""
+    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.long) for kind in kinds]
 
 
 @pytest.fixture(params=of([*TRUNCATING, *TABLES_IN_STORES]))
