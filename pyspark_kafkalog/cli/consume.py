@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.cli.topic_reader import TopicReader
     from pyspark_kafkalog.client.cluster import Cluster
     from pyspark_kafkalog.client.deadline import Deadline
+    from pyspark_kafkalog.client.group import CommittedOffset
     from pyspark_kafkalog.decoding.decoder import Decoder
 
 _COMMIT_MS = 5_000
@@ -142,19 +143,23 @@ def _saying_how_to_go_on(cluster: "Cluster", group: str | None) -> Iterator[None
 
 
 def _lost(cluster: "Cluster", group: str) -> dict[str, list[int]]:
-    """The partitions, by topic, of which a group has committed an offset that is not there."""
+    """The partitions, by topic, of which a group has committed an offset that is not there, or is
+    of another log."""
+    from pyspark_kafkalog.cli.topic_reader import others_of_group
     from pyspark_kafkalog.client.cluster import EARLIEST, LATEST
     from pyspark_kafkalog.client.config import Isolation
-    from pyspark_kafkalog.client.group import committed_offsets
+    from pyspark_kafkalog.client.group import committed_places
 
-    committed = committed_offsets(cluster, group)
+    committed = committed_places(cluster, group)
     there = cluster.topics()
     found = [each for each in committed if each.partition in there.get(each.topic, ())]
     begins = cluster.list_offsets(found, EARLIEST)
     ends = cluster.list_offsets(found, LATEST, Isolation.READ_UNCOMMITTED)
+    others = others_of_group(cluster, committed, ends)
     lost: dict[str, list[int]] = {}
     for each in found:
-        if not begins[each].offset <= committed[each] <= ends[each].offset:
+        is_there = begins[each].offset <= committed[each].offset <= ends[each].offset
+        if each in others or not is_there:
             lost.setdefault(each.topic, []).append(each.partition)
     return lost
 
@@ -186,9 +191,11 @@ def _reader(
     selection = Selection(topics, options["pattern"], options["partitions"])
     begin = _place(options["offset"], options["from_beginning"], Place("beginning"))
     until = _place(options["until"], options["exit_at_end"], Place("end"))
-    return TopicReader(
+    reader = TopicReader(
         cluster, selection, columns, begin or Place("end"), until, group.committed()
-    ), group
+    )
+    group.reader = reader
+    return reader, group
 
 
 def _place(given: Place | None, is_short: bool, short: Place) -> Place | None:
@@ -228,6 +235,7 @@ class _Group:
     def __init__(self, cluster: "Cluster", name: str | None) -> None:
         self._cluster = cluster
         self._name = name
+        self.reader: TopicReader | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._read: dict[TopicPartition, int] = {}
         """What is to be committed."""
@@ -246,13 +254,14 @@ class _Group:
         if error is None or isinstance(error, KeyboardInterrupt | BrokenPipeError):
             self.commit()
 
-    def committed(self) -> "dict[TopicPartition, int]":
+    def committed(self) -> "dict[TopicPartition, CommittedOffset]":
         if self._name is None:
             return {}
-        from pyspark_kafkalog.client.group import committed_offsets
+        from pyspark_kafkalog.client.group import committed_places
 
-        self._committed = committed_offsets(self._cluster, self._name)
-        return self._committed
+        places = committed_places(self._cluster, self._name)
+        self._committed = {each: at.offset for each, at in places.items()}
+        return places
 
     def printed(self, topic_partition: "TopicPartition", next_offset: int) -> None:
         self._read[topic_partition] = next_offset
@@ -277,10 +286,11 @@ class _Group:
 
     def commit(self) -> None:
         """Raises what commits raise, such as UnknownMemberIdError where the group has members."""
-        if self._name is None or not self._read:
+        if self._name is None or self.reader is None or not self._read:
             return
         from pyspark_kafkalog.client.group import commit_offsets
 
         read, self._read = self._read, {}
-        commit_offsets(self._cluster, self._name, read)
+        epochs, topic_ids = self.reader.epochs, self.reader.topic_ids
+        commit_offsets(self._cluster, self._name, read, epochs=epochs, topic_ids=topic_ids)
         self._committed = self._committed | read

@@ -2,10 +2,11 @@
 
 What is there is read partition by partition, in ranges (`client.fetcher`); at the end a long poll
 waits for more (`client.news`). Partitions and topics that are added meanwhile are read from their
-beginning. Blocking; one thread.
+beginning. A log that is another one than was read is found out by its topic's id and by the epochs
+of its leaders, also where a group was before. Blocking; one thread.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from pyspark_kafkalog.client.cluster import LATEST, Cluster
 from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.fetcher import POLL_TIMEOUT_MS, Fetcher
+from pyspark_kafkalog.client.group import CommittedOffset
 from pyspark_kafkalog.client.news import News
 from pyspark_kafkalog.client.selection import Selection
 from pyspark_kafkalog.errors import (
@@ -24,6 +26,7 @@ from pyspark_kafkalog.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.source.log_identity import CutLogs, is_back
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -51,10 +54,10 @@ class TopicReader:
         columns: tuple[str, ...],
         begin: "Place",
         until: "Place | None",
-        committed: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, CommittedOffset],
     ) -> None:
         """`committed` goes before `begin`, where it names a partition; raises DataLossError where
-        that is beyond its end."""
+        that is beyond its end, or in another log."""
         self._cluster = cluster
         self._selection = selection
         self._columns = columns
@@ -65,14 +68,17 @@ class TopicReader:
             topic_partition.topic: cluster.topic_id(topic_partition.topic)
             for topic_partition in topic_partitions
         }
-        ends = {
-            topic_partition: at.offset
-            for topic_partition, at in cluster.list_offsets(topic_partitions, LATEST).items()
-        }
-        places = begin.offsets(cluster, topic_partitions)
-        places |= {each: at for each, at in committed.items() if each in ends}
+        found = _ends_of(cluster, topic_partitions, _epochs_of(committed))
+        ends = {each: at.offset for each, at in found.items()}
+        going_on = {each: at.offset for each, at in committed.items() if each in ends}
+        self._cut_logs = CutLogs()
+        self._epochs = _epochs(found)
+        """Of the leaders of what was read."""
+        for why in others_of_group(cluster, committed, found).values():
+            raise why
+        places = begin.offsets(cluster, topic_partitions) | going_on
         self._positions = places | self._bounded(
-            {each: at for each, at in places.items() if at > ends[each]}, committed
+            {each: at for each, at in places.items() if at > ends[each]}, going_on
         )
         self._until = None if until is None else until.offsets(cluster, topic_partitions)
 
@@ -110,6 +116,16 @@ class TopicReader:
         has an offset, and is no row."""
         return self._positions
 
+    @property
+    def epochs(self) -> Mapping[TopicPartition, int]:
+        """Those of the leaders of what was read, as far as they are known."""
+        return self._epochs
+
+    @property
+    def topic_ids(self) -> "Mapping[str, UUID | None]":
+        """Those of the topics that are read, as far as brokers say them."""
+        return self._topic_ids
+
     def rows(self) -> Iterator[Rows | None]:
         """Records as they come; None where all that is there was read, before more is waited for.
 
@@ -144,7 +160,7 @@ class TopicReader:
                 if self._until is None and self._known_until.expired:
                     self._find_added()
                     return self._ends()
-                found = news.wait(waiting)
+                found = news.wait(waiting, self._epochs)
                 return self._ends() if found is None else found
             except BrokersUnreachableError:
                 if patience.expired:
@@ -160,7 +176,7 @@ class TopicReader:
         }
 
     def _ends(self) -> dict[TopicPartition, int]:
-        found = self._cluster.list_offsets(self._positions, LATEST)
+        found = _ends_of(self._cluster, self._positions, self._epochs)
         short = {
             each: offset for each, offset in self._positions.items() if found[each].offset < offset
         }
@@ -169,17 +185,36 @@ class TopicReader:
         for topic_partition, at in whole.items():
             if at.offset < self._positions[topic_partition]:
                 self._explain_loss(topic_partition, at.offset)
+        now = _epochs(found)
+        cut = self._cut_logs.find(self._cluster, dict(self._positions), self._epochs, now)
+        for topic_partition, end in cut.items():
+            self._explain_loss(topic_partition, end)
+        for topic_partition, epoch in is_back(self._epochs, now).items():
+            self._explain_loss(topic_partition, found[topic_partition].offset, epoch)
+        self._epochs |= {each: epoch for each, epoch in now.items() if epoch > self._epoch(each)}
         return {topic_partition: at.offset for topic_partition, at in found.items()}
 
-    def _explain_loss(self, topic_partition: TopicPartition, end: int) -> None:
+    def _epoch(self, topic_partition: TopicPartition) -> int:
+        return self._epochs.get(topic_partition, -1)
+
+    def _explain_loss(
+        self, topic_partition: TopicPartition, end: int, epoch: int | None = None
+    ) -> None:
         topic, partition = topic_partition
         self._cluster.refresh([topic])
         if self._cluster.topic_id(topic) != self._topic_ids[topic]:
             raise TopicRecreatedError(
                 f"Topic {topic} was deleted and created again: what was to be read is gone."
             )
+        if epoch is not None:
+            raise DataLossError(
+                f"Partition {partition} of topic {topic} has a leader of epoch {epoch} now, and "
+                f"was read in epoch {self._epochs[topic_partition]}: its broker was restored from "
+                "an earlier state, and other records may be before offset "
+                f"{self._positions[topic_partition]}, which was to be read next."
+            )
         raise DataLossError(
-            f"Partition {partition} of topic {topic} ends at offset {end} now, before offset "
+            f"Partition {partition} of topic {topic} ended at offset {end} since, before offset "
             f"{self._positions[topic_partition]}, which was to be read next: its last records are "
             "gone."
         )
@@ -191,9 +226,16 @@ class TopicReader:
         start_offset = self._positions[topic_partition]
         topic_id = self._topic_ids[topic_partition.topic]
         fetcher = Fetcher(
-            self._cluster, topic_partition, start_offset, until_offset, topic_id=topic_id
+            self._cluster,
+            topic_partition,
+            start_offset,
+            until_offset,
+            topic_id=topic_id,
+            leader_epoch=self._epochs.get(topic_partition),
         )
         for fetched in fetcher.records():
+            if fetched.leader_epoch > self._epoch(topic_partition):
+                self._epochs[topic_partition] = fetched.leader_epoch
             for batch in decoder.decode(
                 fetched.records, fetched.start_offset, until_offset, fetched.aborted
             ):
@@ -217,6 +259,60 @@ class TopicReader:
         # Their first record, wherever this began: it came after that, and may be gone by now.
         self._positions |= dict.fromkeys(added, 0)
         self._known_until = Deadline(self._cluster.config.metadata_max_age_ms)
+
+
+def others_of_group(
+    cluster: Cluster,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    found: Mapping[TopicPartition, OffsetAndTimestamp],
+) -> dict[TopicPartition, DataLossError]:
+    """Of a group's offsets those that are of other logs than those whose ends were `found`, of
+    topics that were asked for before, and what is to be said of it."""
+    others: dict[TopicPartition, DataLossError] = {}
+    at = {each: one for each, one in committed.items() if each in found}
+    for each, one in at.items():
+        if one.topic_id is not None and cluster.topic_id(each.topic) not in (None, one.topic_id):
+            others[each] = TopicRecreatedError(
+                f"Topic {each.topic} was deleted and created again since the group came to offset "
+                f"{one.offset} of partition {each.partition}, which means other records now."
+            )
+    offsets = {each: one.offset for each, one in at.items() if each not in others}
+    then = {each: epoch for each, epoch in _epochs_of(at).items() if each in offsets}
+    now = _epochs(found)
+    lost = CutLogs().find(cluster, offsets, then, now)
+    for each in {**lost, **is_back(then, now)}:
+        others[each] = DataLossError(
+            f"Partition {each.partition} of topic {each.topic} lost records since the group came "
+            f"to offset {offsets[each]}, and others may have their offsets (an election of a "
+            "replica that was not in sync, a power loss, a broker that was restored)."
+        )
+    return others
+
+
+def _ends_of(
+    cluster: Cluster,
+    topic_partitions: Iterable[TopicPartition],
+    then: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """Where partitions end; where a leader is in an earlier epoch than `then`, after all brokers
+    were asked who leads."""
+    found = cluster.list_offsets(topic_partitions, LATEST)
+    if is_back(then, _epochs(found)):
+        cluster.ask_all()
+        found = cluster.list_offsets(topic_partitions, LATEST)
+    return found
+
+
+def _epochs_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, int]:
+    return {
+        each: one.leader_epoch for each, one in committed.items() if one.leader_epoch is not None
+    }
+
+
+def _epochs(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {
+        each: at.leader_epoch for each, at in found.items() if at.leader_epoch not in (None, -1)
+    }
 
 
 def _rows(topic_partition: TopicPartition, records: "pa.RecordBatch") -> Rows:

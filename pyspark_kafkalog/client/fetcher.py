@@ -86,13 +86,15 @@ class FetchedRecords:
     `records` may begin before `start_offset` and reach beyond the range that was asked for: a
     broker sends batches whole. The next FetchedRecords begins at `next_offset`. `aborted` lists
     (producer id, first offset) of transactions whose records are to be skipped; it is empty unless
-    `isolation.level` is read_committed.
+    `isolation.level` is read_committed. `leader_epoch` is that of the last batch, -1 before
+    magic 2.
     """
 
     records: memoryview
     start_offset: int
     next_offset: int
     aborted: list[tuple[int, int]]
+    leader_epoch: int = -1
 
 
 class Fetcher:
@@ -312,7 +314,9 @@ class Fetcher:
                 self._send(connection)
                 self._is_ahead = True
         batches = records[: whole.size_bytes]
-        return FetchedRecords(batches, start_offset, whole.next_offset, found.aborted)
+        return FetchedRecords(
+            batches, start_offset, whole.next_offset, found.aborted, whole.epochs[-1]
+        )
 
     def _check_kept(self, leader_epoch: int) -> None:
         """Raises LogTruncatedError if others have offsets of the range since `leader_epoch`: it

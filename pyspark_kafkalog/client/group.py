@@ -5,13 +5,19 @@ as long as the group has no members (KIP-211 keeps such offsets until `offsets.r
 after the last commit). The coordinator is looked up anew for each call, so that one which moved is
 found again.
 
+An offset means nothing in another log: so it is kept with its leader's epoch, for which Kafka's
+commits have a place that Java's consumer fills, too, and with the id of its topic, in the metadata.
+
 Functions of a Cluster; errors that pass are waited out until the deadline. Blocking; one thread at
 a time. Never joins a group.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from kafka.errors import NoError, UnknownMemberIdError, for_code
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
@@ -22,10 +28,21 @@ from pyspark_kafkalog.client.deadline import Deadline
 
 _NO_GENERATION = -1
 _NO_EPOCH = -1
+_TOPIC_ID = "topic_id="
 _BROKER_RETENTION = -1
 # The last versions in which topics have names, and a request has one group.
 _COMMIT_MAX_VERSION = 9
 _FETCH_MIN_VERSION, _FETCH_MAX_VERSION = 2, 7
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """Where a group goes on in a partition; in which epoch its leader was then, and the id of its
+    topic, where who committed it has said so."""
+
+    offset: int
+    leader_epoch: int | None = None
+    topic_id: UUID | None = None
 
 
 def commit_offsets(
@@ -33,8 +50,11 @@ def commit_offsets(
     group_id: str,
     offsets: Mapping[TopicPartition, int],
     deadline: Deadline | None = None,
+    epochs: Mapping[TopicPartition, int] | None = None,
+    topic_ids: Mapping[str, UUID | None] | None = None,
 ) -> None:
-    """Says that `group_id` goes on at `offsets`: for each partition the next one to read.
+    """Says that `group_id` goes on at `offsets`: for each partition the next one to read; of logs
+    with these `epochs` and `topic_ids`, as far as they are known.
 
     Raises UnknownMemberIdError when the group has members, GroupAuthorizationFailedError, and
     other errors of `kafka.errors`; BrokersUnreachableError.
@@ -42,12 +62,13 @@ def commit_offsets(
     by_topic: dict[str, list[Any]] = defaultdict(list)
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
     for topic_partition in sorted(offsets):
+        topic_id = (topic_ids or {}).get(topic_partition.topic)
         by_topic[topic_partition.topic].append(
             of_topic.OffsetCommitRequestPartition(
                 partition_index=topic_partition.partition,
                 committed_offset=offsets[topic_partition],
-                committed_leader_epoch=_NO_EPOCH,
-                committed_metadata="",
+                committed_leader_epoch=(epochs or {}).get(topic_partition, _NO_EPOCH),
+                committed_metadata="" if topic_id is None else f"{_TOPIC_ID}{topic_id}",
             )
         )
     request = OffsetCommitRequest(
@@ -76,13 +97,18 @@ def commit_offsets(
 
 
 def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, int]:
+    """As `committed_places`, offsets alone."""
+    return {each: at.offset for each, at in committed_places(cluster, group_id).items()}
+
+
+def committed_places(cluster: Cluster, group_id: str) -> dict[TopicPartition, CommittedOffset]:
     """Where `group_id` goes on, for each partition that it committed; empty for an unknown group.
 
     Raises GroupAuthorizationFailedError, BrokersUnreachableError.
     """
     request = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=False)
 
-    def fetch(deadline: Deadline) -> dict[TopicPartition, int]:
+    def fetch(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
         connection = cluster.coordinator(group_id, deadline)
         connection.version(request.API_KEY, _FETCH_MAX_VERSION, _FETCH_MIN_VERSION)
         answer = connection.call(request, deadline, _FETCH_MAX_VERSION)
@@ -98,10 +124,22 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
                     which = f"{topic.name}-{partition.partition_index}"
                     raise refusal(error, f"offset of {which} of group {group_id}")
                 if partition.committed_offset >= 0:
-                    found[topic_partition] = partition.committed_offset
+                    found[topic_partition] = _committed(partition)
         return found
 
     return cluster.retrying(fetch, Deadline(cluster.config.request_timeout_ms))
+
+
+def _committed(partition: Any) -> CommittedOffset:
+    epoch = partition.committed_leader_epoch
+    metadata = partition.metadata or ""
+    topic_id = None
+    if metadata.startswith(_TOPIC_ID):
+        with suppress(ValueError):
+            topic_id = UUID(metadata.removeprefix(_TOPIC_ID))
+    return CommittedOffset(
+        partition.committed_offset, None if epoch in (None, _NO_EPOCH) else epoch, topic_id
+    )
 
 
 def ends_of(

@@ -13,6 +13,7 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
@@ -24,6 +25,7 @@ from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 from pyspark_kafkalog.protocol import fetch
 
 _MIN_VERSION = 4
+NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 _LEAST_BYTES = 1
 """A broker sends one record batch all the same, whole (KIP-74)."""
 
@@ -36,15 +38,20 @@ class News:
         self._config = cluster.config
         self._polls: dict[Connection, tuple[int, int]] = {}
 
-    def wait(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
+    def wait(
+        self,
+        positions: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+    ) -> dict[TopicPartition, int] | None:
         """The ends of partitions that reach beyond their position; empty if none does in time.
+        A leader in another epoch than `epochs` says is one that failed: its log may be another.
 
         None where a broker failed, leads a partition no more, or holds nothing at its position:
         whoever asks for the ends themselves hears what is the matter. Not at once, as that may be
         nothing, and a broker that refuses would be asked again without end.
         """
         try:
-            self._ask(positions)
+            self._ask(positions, epochs)
             found = self._answers(positions)
         except (KafkaError, BrokersUnreachableError, UnknownTopicError):
             self.give_up()
@@ -59,7 +66,9 @@ class News:
         for connection in polls:
             connection.close()
 
-    def _ask(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _ask(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> None:
         by_leader: dict[Connection, list[fetch.FetchPartition]] = defaultdict(list)
         deadline = Deadline(self._config.request_timeout_ms)
         for topic_partition in sorted(positions):
@@ -68,6 +77,7 @@ class News:
                 topic_partition.partition,
                 positions[topic_partition],
                 _LEAST_BYTES,
+                epochs.get(topic_partition, -1),
             )
             by_leader[self._cluster.leader(topic_partition, deadline)].append(ask)
         for connection, partitions in by_leader.items():

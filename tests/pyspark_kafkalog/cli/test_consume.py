@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -17,7 +19,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.client.group import commit_offsets
+from pyspark_kafkalog.client.group import commit_offsets, committed_places
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from tests.pyspark_kafkalog.cli.conftest import Done, command_line, environment
 from tests.support.patience import EVENT_S
@@ -255,6 +257,33 @@ def test_a_group_that_is_where_nothing_is_hears_how_to_go_on(
     assert done.err.endswith(way_on)
 
 
+def test_a_group_that_read_other_logs_hears_so(
+    kafkalog: Callable[..., Done], servers: str, numbers: str
+) -> None:
+    group, partition = f"of-{numbers}", TopicPartition(numbers, 0)
+    read = ["consume", numbers, "--group", group, "--offset", "7", "--exit-at-end"]
+    assert kafkalog(*read).lines == ["7", "8", "9"]
+    assert kafkalog(*read).lines == []
+    way_on = f"kafkalog groups reset {group} --topic {numbers}:0 --to-earliest --execute\n"
+    with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
+        there = committed_places(cluster, group)[partition]
+        cluster.topics([numbers])
+        assert there.topic_id == cluster.topic_id(numbers)
+        assert there.leader_epoch is not None
+        others: list[tuple[str, dict[str, Any]]] = [
+            ("was deleted and created again since", {"topic_ids": {numbers: UUID(int=1)}}),
+            ("lost records since", {"epochs": {partition: there.leader_epoch + 1}}),
+        ]
+        for said, of_logs in others:
+            commit_offsets(cluster, group, {partition: 5}, **of_logs)
+            done = kafkalog(*read)
+            assert (done.code, done.out) == (1, "")
+            assert f"{said} the group came to offset 5" in done.err
+            assert done.err.endswith(f" To go on with what is there: {way_on}")
+    kafkalog(*shlex.split(way_on)[1:])
+    assert kafkalog(*read).lines == [str(number) for number in range(10)]
+
+
 def test_a_pattern_that_finds_nothing_says_so(kafkalog: Callable[..., Done]) -> None:
     nothing = ["consume", "--pattern", "^no-such", "--exit-at-end"]
     assert kafkalog(*nothing) == (0, "", "No topic has '^no-such' in its name.\n")
@@ -337,6 +366,39 @@ def test_a_tail_outlives_a_broker_that_is_away_for_longer_than_a_request(tmp_pat
             broker = start(int(servers.rpartition(":")[2]))
             produce("after")
             assert process.stdout.readline() == "after\n"
+    finally:
+        broker.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_a_tail_of_a_broker_that_was_restored_and_has_other_records_ends(tmp_path: Path) -> None:
+    """Those at the offsets of what was printed before would be left out."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+
+    def produce(broker: EmbeddedBroker, values: str) -> None:
+        command = command_line("produce", "t", "-q")
+        servers = broker.bootstrap_servers
+        subprocess.run(command, input=values, text=True, check=True, env=environment(servers))
+
+    with EmbeddedBroker(data) as broker:
+        produce(broker, "1\n2")
+    shutil.copytree(data, copy)
+    broker = EmbeddedBroker(data).start()
+    servers = broker.bootstrap_servers
+    try:
+        produce(broker, "3\n4")
+        with running(servers, "consume", "t", "--from-beginning") as process:
+            assert _lines(process, 4) == ["1", "2", "3", "4"]
+            broker.stop()
+            with EmbeddedBroker(copy) as other:
+                produce(other, "x\ny\nz")
+            broker = EmbeddedBroker(copy, int(servers.rpartition(":")[2])).start()
+            assert process.wait(EVENT_S) == 1
+            assert process.stderr is not None
+            # A broker begins an epoch that nobody can tell beforehand.
+            said = process.stderr.read()
+            assert "t ended at offset 2 since" in said or "t has a leader of epoch" in said
     finally:
         broker.stop()
 

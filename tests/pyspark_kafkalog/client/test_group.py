@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer
@@ -17,13 +18,31 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.client.group import commit_offsets, committed_offsets
+from pyspark_kafkalog.client.group import (
+    CommittedOffset,
+    commit_offsets,
+    committed_offsets,
+    committed_places,
+)
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import BrokersUnreachableError
 from tests.pyspark_kafkalog.client.scripted import SILENCE, VERSIONS, Request, ScriptedBroker
 
 T0 = TopicPartition("t", 0)
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
+
+
+def test_the_log_of_an_offset_is_kept_with_it(
+    cluster: Cluster, new_topic: Callable[..., str]
+) -> None:
+    plain, known = (TopicPartition(new_topic(2), number) for number in range(2))
+    commit_offsets(cluster, "of-logs", {plain: 9})
+    of_log: dict[str, Any] = {"epochs": {known: 5}, "topic_ids": {known.topic: UUID(int=7)}}
+    commit_offsets(cluster, "of-logs", {known: 3}, **of_log)
+    assert committed_places(cluster, "of-logs") == {
+        plain: CommittedOffset(9),
+        known: CommittedOffset(3, 5, UUID(int=7)),
+    }
 
 
 def test_what_is_committed_is_there_for_everybody(
