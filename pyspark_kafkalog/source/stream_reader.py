@@ -28,6 +28,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.sizes import sample_sizes
 from pyspark_kafkalog.errors import (
     BrokersUnreachableError,
+    DataLossError,
     InvalidOptionError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -482,10 +483,22 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise
 
     def _check_gone(self, partitions: set[TopicPartition]) -> None:
-        if partitions:
-            report_data_loss(
-                f"Partitions are gone: {describe(partitions)}.", self._options.fail_on_data_loss
+        fail = self._options.fail_on_data_loss
+        left_out = {each for each in partitions if not self._options.subscription.covers(each)}
+        if left_out:
+            what = (
+                "The checkpoint has partitions that the query does not subscribe to any more: "
+                f"{describe(left_out)}. If it does later, they are new to it, and are read from "
+                "their beginning once more."
             )
+            if fail:
+                raise DataLossError(
+                    f"{what} Subscribe to them, or set the option failOnDataLoss to false to go on "
+                    "without them."
+                )
+            report_data_loss(what, fail)
+        if gone := partitions - left_out:
+            report_data_loss(f"Partitions are gone: {describe(gone)}.", fail)
 
     def _report_went_back(
         self, topic_partition: TopicPartition, offset: int, end_offset: int

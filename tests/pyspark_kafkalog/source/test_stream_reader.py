@@ -1,6 +1,7 @@
 """What a stream plans to read, batch by batch, against a cluster that is a dictionary."""
 
 import pickle
+import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -310,6 +311,25 @@ def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_it
     assert ranges(stream.partitions(later, stream.latestOffset(later, ALL))) == [
         OffsetRange("orders", 1, 3, 4)
     ]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_partitions_that_a_query_subscribes_to_no_more_are_not_said_to_be_lost(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, fail: str
+) -> None:
+    """They are there, and would be read a second time once it does again."""
+    cluster.logs["payments"] = [(0, 5)]
+    both = reader(subscribe="orders,payments", startingOffsets="earliest")
+    end = both.latestOffset(both.initialOffset(), ALL)
+    said = r"does not subscribe to any more: payments-0\. If it does later, .* once more\."
+    if fail == "true":
+        with pytest.raises(DataLossError, match=f"{said} Subscribe to them, or set the option"):
+            reader().latestOffset(end, ALL)
+    else:
+        kept = reader(failOnDataLoss="false")
+        kept.partitions(end, kept.latestOffset(end, ALL))
+        assert re.search(said, caplog.text)
+    assert "Partitions are gone" not in caplog.text
 
 
 def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> None:
