@@ -273,9 +273,9 @@ def plan_batch(
     starting: Limit,
     ending: Limit,
     fail_on_data_loss: bool,
-) -> tuple[list[OffsetRange], dict[str, UUID]]:
-    """The non-empty ranges of a batch read, sorted by topic and partition, and the ids that all
-    topics had before their offsets were asked for, where brokers say them.
+) -> tuple[list[OffsetRange], dict[str, UUID], Mapping[TopicPartition, int]]:
+    """The non-empty ranges of a batch read, sorted by topic and partition, the ids that all topics
+    had before their offsets were asked for, and the epochs of leaders then, where brokers say them.
 
     Raises UnknownTopicError; InvalidOptionError where the options contradict each other, name
     other partitions or a time without a record; DataLossError where they name offsets that are not
@@ -286,7 +286,7 @@ def plan_batch(
         partitions = subscription.partitions(cluster)
         topic_ids = topic_ids_of(cluster, partitions)
         plan = partial(_plan_ranges, cluster, partitions, starting, ending)
-        ranges = look_twice(cluster, plan, fail_on_data_loss)
+        ranges, epochs = look_twice(cluster, plan, fail_on_data_loss)
         found_by_tasks = {piece.topic for piece in ranges} if fail_on_data_loss else set()
         recreated = _recreated(cluster, topic_ids, found_by_tasks)
         if not recreated:
@@ -298,7 +298,7 @@ def plan_batch(
                 "what is there now, run the read again."
             )
         report_data_loss(what, fail_on_data_loss)
-    return ranges, topic_ids
+    return ranges, topic_ids, epochs
 
 
 def _recreated(
@@ -321,7 +321,7 @@ def _plan_ranges(
     starting: Limit,
     ending: Limit,
     fail_on_data_loss: bool,
-) -> list[OffsetRange]:
+) -> tuple[list[OffsetRange], Mapping[TopicPartition, int]]:
     first, last = locate(cluster, starting, partitions), locate(cluster, ending, partitions)
     bounds = log_bounds(cluster, partitions)
     starts = resolve("startingOffsets", first, partitions, bounds)
@@ -332,7 +332,7 @@ def _plan_ranges(
     _check_order(begins_by, first.named_offsets(), ends_by, last.named_offsets())
     starts = clamp_starts(starts, bounds, fail_on_data_loss)
     untils = _clamp_untils(untils, bounds, fail_on_data_loss)
-    return ranges_between(starts, untils)
+    return ranges_between(starts, untils), bounds.epochs
 
 
 def clamp_starts(starts: Offsets, bounds: LogBounds, fail_on_data_loss: bool) -> Offsets:

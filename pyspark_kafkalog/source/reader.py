@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.source.options import SourceOptions
-from pyspark_kafkalog.source.partitions import plan_batch, read_tasks
+from pyspark_kafkalog.source.partitions import NO_EPOCHS, plan_batch, read_tasks
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.python_worker import freeze_imports
 from pyspark_kafkalog.source.reading import read_task
@@ -37,14 +37,16 @@ class KafkalogReader(DataSourceReader):
         freeze_imports()
         options = self._options
         with Cluster(options.client, fails_fast=True) as cluster:
-            ranges, topic_ids = plan_batch(
+            ranges, topic_ids, epochs = plan_batch(
                 cluster,
                 options.subscription,
                 options.starting,
                 options.ending,
                 options.fail_on_data_loss,
             )
-        tasks = read_tasks(plan_tasks(ranges, options.splitting), topic_ids)
+        # Who may lose data reads on where a log was cut off since.
+        doubted = epochs if options.fail_on_data_loss else NO_EPOCHS
+        tasks = read_tasks(plan_tasks(ranges, options.splitting), topic_ids, doubted)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -45,7 +45,7 @@ def plan(
     ending: OffsetLimit | TimeLimit = TO_LATEST,
     fail_on_data_loss: bool = True,
 ) -> list[OffsetRange]:
-    ranges, _ = plan_batch(as_cluster(CLUSTER), subscription, starting, ending, fail_on_data_loss)
+    ranges, *_ = plan_batch(as_cluster(CLUSTER), subscription, starting, ending, fail_on_data_loss)
     return ranges
 
 
@@ -266,19 +266,19 @@ class Growing(FakeCluster):
 
 def test_records_that_come_while_a_time_is_looked_up_are_no_data_loss() -> None:
     cluster = Growing(orders=[(0, 10)])
-    ranges, _ = plan_batch(as_cluster(cluster), ORDERS, since(19_000), TO_LATEST, True)
+    ranges, *_ = plan_batch(as_cluster(cluster), ORDERS, since(19_000), TO_LATEST, True)
     assert ranges == [OffsetRange("orders", 0, 19, 40)]
 
 
 def test_records_of_a_time_that_come_when_it_was_looked_up_are_behind_its_start() -> None:
     since_35, cluster = since(35_000, latest_if_none=True), Growing(orders=[(0, 10)])
-    ((read,), _) = plan_batch(as_cluster(cluster), ORDERS, since_35, TO_LATEST, True)
+    (read,), *_ = plan_batch(as_cluster(cluster), ORDERS, since_35, TO_LATEST, True)
     assert read.start_offset <= 35 < read.until_offset
 
 
 def test_records_of_a_time_that_come_when_it_was_looked_up_are_not_before_its_end() -> None:
     cluster = Growing(orders=[(0, 10)])
-    ((read,), _) = plan_batch(as_cluster(cluster), ORDERS, FROM_EARLIEST, until(35_000), True)
+    (read,), *_ = plan_batch(as_cluster(cluster), ORDERS, FROM_EARLIEST, until(35_000), True)
     assert (read.start_offset, read.until_offset) == (0, 20)
 
 
@@ -300,7 +300,7 @@ def test_a_plan_has_the_ids_that_topics_had_before_any_offset_was_asked_for(
     """With a later one a task would take offsets of one topic for those of another."""
     monkeypatch.setattr("time.time", lambda: 1_000_000.5)
     found = plan_batch(as_cluster(Recreated(1000, at)), ORDERS, starting, TO_LATEST, True)
-    assert found == ([OffsetRange("orders", 0, first, 1000)], {"orders": UUID(int=1)})
+    assert found == ([OffsetRange("orders", 0, first, 1000)], {"orders": UUID(int=1)}, {})
 
 
 @pytest.mark.parametrize(("end", "hears"), [(1000, True), (500, True), (500, False)])
@@ -322,6 +322,7 @@ def test_a_read_that_may_lose_data_is_planned_anew_for_a_topic_that_is_created_a
     assert plan_batch(as_cluster(cluster), both, FROM_EARLIEST, TO_LATEST, False) == (
         [OffsetRange("orders", 0, 0, end), OffsetRange("payments", 0, 0, 1)],
         {"orders": UUID(int=2), "payments": UUID(int=7)},
+        {},
     )
     assert "orders: deleted and created again while the read was planned." in caplog.text
 
@@ -330,7 +331,7 @@ def test_a_topic_that_is_created_again_and_again_is_left_to_the_tasks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = Recreated(1000, at=EARLIEST, times=50)
-    ranges, ids = plan_batch(as_cluster(cluster), ORDERS, FROM_EARLIEST, TO_LATEST, False)
+    ranges, ids, _ = plan_batch(as_cluster(cluster), ORDERS, FROM_EARLIEST, TO_LATEST, False)
     assert ranges == [OffsetRange("orders", 0, 0, 1000)]
     assert cluster.times == 47
     assert ids == {"orders": UUID(int=3)}
@@ -347,4 +348,4 @@ def test_a_topic_that_is_deleted_while_a_read_is_planned_and_was_empty_is_no_los
     cluster = Deleted(orders=[(3, 3)])
     cluster.topic_ids["orders"] = UUID(int=1)
     found = plan_batch(as_cluster(cluster), ORDERS, FROM_EARLIEST, TO_LATEST, True)
-    assert found == ([], {"orders": UUID(int=1)})
+    assert found == ([], {"orders": UUID(int=1)}, {})

@@ -187,6 +187,19 @@ def test_a_read_is_split_into_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_tasks_doubt_records_of_leaders_that_were_elected_after_the_plan(
+    monkeypatch: pytest.MonkeyPatch, fail: str
+) -> None:
+    """A log that was cut off meanwhile has others where some tasks have read already."""
+    cluster = FakeCluster(orders=[(0, 10), (0, 10)])
+    cluster.epochs = {TopicPartition("orders", 0): 4}
+    monkeypatch.setattr(reader, "Cluster", lambda config, **how: nullcontext(cluster))
+    planned = KafkalogReader(options(failOnDataLoss=fail), ["value"]).partitions()
+    doubted = [cluster.epochs, {}] if fail == "true" else [{}, {}]
+    assert [task.value.epochs for task in planned] == doubted
+
+
 def test_tasks_have_the_ids_of_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FakeCluster(orders=[(0, 10)], payments=[(0, 1)], legacy=[(0, 1)])
     cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
