@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import pyspark_kafkalog
+from pyspark_kafkalog.source.offsets import JsonOffsets
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from tests.support.broker_child import RawClient
@@ -59,14 +60,13 @@ def test_it_costs_a_load_and_a_stream_no_alarm(cluster: Cluster, tmp_path: Path)
         target = f"parquet:{tmp_path / 'loaded'}"
         return pyspark_kafkalog.load(None, "nightly", target, options(node_id)).records
 
-    def stream_end(node_id: int, start: int) -> int:
+    def stream_end(node_id: int, start: JsonOffsets) -> JsonOffsets:
         given = options(node_id) | {"fetchOffset.numRetries": "1"}
         stream = KafkalogStreamReader(stream_options(given), ["value"])
         try:
-            end = stream.latestOffset({"t": {"0": start}}, ReadAllAvailable())
+            return stream.latestOffset(start, ReadAllAvailable())
         finally:
             stream.stop()
-        return end["t"]["0"]
 
     produce(cluster, old)
     assert load(old) == RECORDS
@@ -74,8 +74,11 @@ def test_it_costs_a_load_and_a_stream_no_alarm(cluster: Cluster, tmp_path: Path)
     wait_until(lambda: told_by(cluster, other) not in (old, -1), "another leads", pause_s=0.05)
     produce(cluster, other)
     assert load(other) == RECORDS
-    assert stream_end(old, 2 * RECORDS) == 2 * RECORDS
+    # It also says in which epoch: a later one than that of the leader that was replaced.
+    end = stream_end(other, {"t": {"0": 0}})
+    assert end["t"]["0"] == 2 * RECORDS
+    assert stream_end(old, end) == end
     produce(cluster, other)
     assert load(old) == RECORDS
-    assert stream_end(old, 2 * RECORDS) == 3 * RECORDS
+    assert stream_end(old, end)["t"]["0"] == 3 * RECORDS
     assert told_by(cluster, old) == old
