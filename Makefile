@@ -18,11 +18,8 @@ CLASSES = $(addprefix $(PEERS)/classes/.,spark $(if $(wildcard $(PEERS)/kafka),k
 export PYTHONDONTWRITEBYTECODE :=
 LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-# Each has a JVM of its own, and waits most of the time: three times as many as processors of a small
-# machine, in 9 GB of memory.
-TEST_PROCESSES ?= 6
-# More of the slow ones are JVMs at work, Apache Kafka's with sessions of seconds.
-SLOW_TEST_PROCESSES ?= 4
+# Twice as many as processors of a small machine: some wait, and each has servers of its own.
+TEST_PROCESSES ?= 4
 BY_FILE := --dist loadfile --no-loadscope-reorder --durations=30
 PARALLEL := -n $(TEST_PROCESSES) $(BY_FILE)
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
@@ -61,7 +58,7 @@ test-all: test test-slow ## and what takes longer: Apache Kafka's tools, noteboo
 	$(MAKE) -j2 core42 uncompiled
 
 test-slow: install peers $(PEERS)/classes/.spark $(PEERS)/classes/.kafka /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n $(SLOW_TEST_PROCESSES) $(BY_FILE) -m "slow and not long" $(PYTEST_ARGS)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
 
 
 check: $(VENV)/.development ## style, types and layers

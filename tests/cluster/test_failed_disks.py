@@ -92,7 +92,7 @@ def test_others_lead_and_are_in_sync_where_a_disk_fails(
 
 
 @pytest.mark.interop
-@pytest.mark.slow
+@pytest.mark.long
 def test_apache_kafkas_controller_is_told_of_a_disk_that_fails(tmp_path: Path) -> None:
     require_kafka_with_zookeeper()
     with Cluster(tmp_path, kafka={1}) as cluster:

@@ -36,9 +36,8 @@ CONTROLLERS = pytest.mark.parametrize(
     "kafka", [BY_KAFKA, BY_OURS], ids=["Kafka's controller", "our controller"]
 )
 FIRST = pytest.param(BY_KAFKA, Cluster.kill, id="Kafka's controller-killed")
-SECOND = BY_OURS, Cluster.stop
 OTHERS = [
-    pytest.param(*SECOND, id="our controller-stopped", marks=pytest.mark.long),
+    pytest.param(BY_OURS, Cluster.stop, id="our controller-stopped", marks=pytest.mark.long),
     pytest.param(BY_OURS, Cluster.kill, id="our controller-killed", marks=pytest.mark.long),
     pytest.param({2, 3}, Cluster.kill, id="two of Kafka's-killed", marks=pytest.mark.long),
     pytest.param({1, 2}, Cluster.stop, id="two of Kafka's-stopped", marks=pytest.mark.long),
@@ -53,10 +52,7 @@ def cluster(tmp_path: Path, kafka: set[int]) -> Iterator[Cluster]:
         yield started
 
 
-@pytest.mark.parametrize(
-    ("kafka", "lose"),
-    [FIRST, pytest.param(*SECOND, id="our controller-stopped"), *OTHERS[1:]],
-)
+@PAIRS
 def test_leaders_followers_and_controllers_are_lost_in_turn(cluster: Cluster, lose: Lose) -> None:
     """Each broker leads one partition and follows in two."""
     cluster.create_topic("t", 3)
@@ -165,6 +161,7 @@ class Member(threading.Thread):
         self._consumer.close()
 
 
+@pytest.mark.long
 @PAIRS
 def test_members_stay_in_their_group_when_its_coordinator_is_lost(
     cluster: Cluster, lose: Lose

@@ -35,7 +35,7 @@ from tests.support.jvm import peer_java
 from tests.support.kafka_server import require_kafka
 from tests.support.patience import at_random, wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.interop, pytest.mark.long]
 
 KILLS = int(os.environ.get("KAFKALOG_CRASH_KILLS", "5"))
 SEED = int(os.environ.get("KAFKALOG_CRASH_SEED", random.SystemRandom().randrange(1_000_000)))
@@ -236,7 +236,7 @@ def running(server_name: str, directory: Path) -> Iterator[Run]:
         server.kill()
 
 
-@pytest.mark.parametrize("server_name", ["kafkalog", pytest.param("kafka", marks=pytest.mark.long)])
+@pytest.mark.parametrize("server_name", ["kafkalog", "kafka"])
 def test_the_copies_are_exact_after_kills_at_random_instants(
     server_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -372,12 +372,14 @@ class Campaign:
         assert Counter(self.table.arrow().column("value").to_pylist()) == twice
 
 
-# In `make test`, in `make test-all`; others when they are asked for, by `make loads`.
-SHORT_RUN = {"parquet": [], "s3": [pytest.mark.slow]}
+# Others when they are asked for, by `make loads`.
+SHORT_RUN = ["parquet"]
 
 
 @pytest.fixture(
-    params=[pytest.param(kind, marks=SHORT_RUN.get(kind, [pytest.mark.long])) for kind in KINDS]
+    params=[
+        pytest.param(kind, marks=() if kind in SHORT_RUN else pytest.mark.long) for kind in KINDS
+    ]
 )
 def make_table(request: pytest.FixtureRequest) -> type[Table]:
     kind: type[Table] = KINDS[request.param]

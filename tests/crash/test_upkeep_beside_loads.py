@@ -23,7 +23,7 @@ for until_offset in range(1, {loads} + 1):
 """
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_beside_loads_at_work(kind: str, tmp_path: Path) -> None:
     table, names = KINDS[kind](tmp_path), ["nightly", "hourly"]
     load(table.open(), "first", 2)

@@ -222,6 +222,7 @@ def test_a_compacted_topic_through_real_clients(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
+@pytest.mark.long
 def test_apache_kafka_leaves_the_same(tmp_path: Path) -> None:
     require_kafka()
     with KafkaServer(tmp_path) as kafka:

@@ -206,7 +206,7 @@ def groups_command(broker: BrokerChild, *arguments: str) -> list[list[str]]:
 
 
 @needs_jars
-@pytest.mark.slow
+@pytest.mark.long
 def test_java_consumers_and_tools(
     broker: BrokerChild, group: str, member: Callable[..., ConsumerProtocolMember]
 ) -> None:

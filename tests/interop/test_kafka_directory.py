@@ -13,7 +13,7 @@ from tests.support.broker_child import BrokerChild
 from tests.support.kafka_server import KafkaServer, require_kafka
 from tests.support.patience import insist
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 KafkaDirectory = tuple[Path, dict[tuple[str, int], list[bytes]]]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -122,7 +122,7 @@ def read(bootstrap: str, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, i
     return found
 
 
-@pytest.fixture(params=[pytest.param("stopped", marks=pytest.mark.long), "killed"])
+@pytest.fixture(params=["stopped", "killed"])
 def kafka_directory(request: pytest.FixtureRequest, tmp_path: Path) -> KafkaDirectory:
     require_kafka()
     with KafkaServer(tmp_path) as kafka:

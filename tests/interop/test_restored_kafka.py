@@ -19,10 +19,10 @@ from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from tests.support.kafka_server import KafkaServer, require_kafka
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("chunk_bytes", [None, 100])
 def test_a_broker_alone_that_was_restored_has_lost_records(
     tmp_path: Path, chunk_bytes: int | None
 ) -> None:
