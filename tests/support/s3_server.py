@@ -1,7 +1,9 @@
 """An S3 server on loopback for tests: moto, in memory, one request at a time.
 
-One at a time makes its conditional puts atomic, as S3's are. moto lies in `$KAFKALOG_PEERS/moto`
-(`make peers`), apart from this environment, because its boto wants an older python-dateutil.
+One at a time makes its conditional puts atomic, as S3's are. With KAFKALOG_S3=minio it is MinIO
+(`$KAFKALOG_PEERS/minio`), with all at once and signatures that count, behind the same faults.
+moto lies in `$KAFKALOG_PEERS/moto` (`make peers`), apart from this environment, because its boto
+wants an older python-dateutil.
 `s3()` starts one server for the whole process, which ends with it.
 """
 
@@ -9,12 +11,18 @@ import atexit
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
+
+from pyarrow.fs import S3FileSystem
+
+from tests.support.patience import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOTO = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute() / "moto"
@@ -26,13 +34,35 @@ os.environ["AWS_SECRET_ACCESS_KEY"] = "sesame/+&"
 
 # The server ends with its parent: its stdin closes then.
 _PROGRAM = """
-import collections, json, os, re, sys, threading
+import collections, http.client, json, os, re, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+minio = sys.argv[1] if len(sys.argv) > 1 else None
 faults = set()
 counts = collections.Counter()
 REFUSALS = ("503 Slow Down", "SlowDown"), ("400 Bad Request", "ExpiredToken")
-moto = DomainDispatcherApplication(create_backend_app)
+HOPS = ("HTTP_CONNECTION", "HTTP_EXPECT", "HTTP_TRANSFER_ENCODING")
+def forwarded(environ, start_response):
+    headers = {
+        name[5:].replace("_", "-"): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_") and name not in HOPS
+    }
+    if environ.get("CONTENT_TYPE"):
+        headers["Content-Type"] = environ["CONTENT_TYPE"]
+    is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
+    body = environ["wsgi.input"].read(-1 if is_chunked else int(environ.get("CONTENT_LENGTH") or 0))
+    store = http.client.HTTPConnection(minio)
+    try:
+        store.request(environ["REQUEST_METHOD"], environ["REQUEST_URI"], body, headers)
+        answer = store.getresponse()
+        hops = ("connection", "transfer-encoding", "keep-alive")
+        given = [each for each in answer.getheaders() if each[0].lower() not in hops]
+        start_response(f"{answer.status} {answer.reason}", given)
+        return [answer.read()]
+    finally:
+        store.close()
+moto = forwarded if minio else DomainDispatcherApplication(create_backend_app)
 def application(environ, start_response):
     path = environ["PATH_INFO"]
     if path.startswith("/_fault/"):
@@ -67,11 +97,44 @@ def application(environ, start_response):
         start_response("500 Lost", [("Content-Length", "0")])
         return []
     return moto(environ, start_response)
-server = make_server("127.0.0.1", 0, application)
+server = make_server("127.0.0.1", 0, application, threaded=bool(minio))
 print(server.server_port, flush=True)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 server.serve_forever()
 """
+
+
+class MinIO:
+    """A server of `$KAFKALOG_PEERS/minio`, on a port of 127.0.0.1 and a directory of its own."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+        program = str(MOTO.parent / "minio" / "minio")
+        user, password = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._process = subprocess.Popen(
+            [program, "server", "--quiet", "--address", self.address, self._directory.name],
+            env=os.environ
+            | {"MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": password, "MINIO_BROWSER": "off"}
+            | {"MINIO_CI_CD": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(self._is_ready, "MinIO")
+
+    def _is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://{self.address}/minio/health/ready").close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._directory.cleanup()
 
 
 class S3Server:
@@ -79,8 +142,10 @@ class S3Server:
 
     def __init__(self) -> None:
         assert MOTO.is_dir(), f"no moto in {MOTO}: make peers"
+        self._minio = MinIO() if os.environ.get("KAFKALOG_S3") == "minio" else None
+        behind = [self._minio.address] if self._minio else []
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-c", _PROGRAM, *behind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -89,7 +154,17 @@ class S3Server:
         )
         assert self._process.stdout
         self.endpoint = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
-        self._put(BUCKET)
+        if self._minio:
+            address = self._minio.address
+            files = S3FileSystem(
+                endpoint_override=address,
+                scheme="http",
+                region=REGION,
+                allow_bucket_creation=True,
+            )
+            files.create_dir(BUCKET)
+        else:
+            self._put(BUCKET)
 
     def fail(self, fault: str) -> None:
         """From now on: `blind`, conditions of puts are ignored; `lost`, the next commit is put and
@@ -116,6 +191,8 @@ class S3Server:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe
             pipe.close()
+        if self._minio:
+            self._minio.stop()
 
 
 @functools.cache

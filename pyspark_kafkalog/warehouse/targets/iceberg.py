@@ -35,21 +35,27 @@ that are neither a directory, which needs the same path on driver and executors,
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.io.pyarrow import (
     pyarrow_to_schema,
 )
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.table import Table
-from pyiceberg.utils.config import Config
+from pyiceberg.utils.config import Config, merge_config
 from pyiceberg.utils.properties import property_as_bool
 
 from pyspark_kafkalog.client.config import Secret
@@ -96,6 +102,12 @@ from pyspark_kafkalog.warehouse.targets.iceberg_place import (
     place_at,
     refuse_odd_url,
 )
+from pyspark_kafkalog.warehouse.targets.iceberg_rest import (
+    WAITS_FOR_FIRST_SNAPSHOT,
+    BoundedRestCatalog,
+    is_nessie,
+    is_rest,
+)
 from pyspark_kafkalog.warehouse.targets.iceberg_rewind import IcebergRewind, Places
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
     TRANSFORMS,
@@ -107,7 +119,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
     commit_transaction,
     require_unaltered,
 )
-from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep
+from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep, keeps_all
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
@@ -247,6 +259,10 @@ class IcebergTarget:
             table = self._existing_table()
             if table is None:
                 return []
+            if keeps_all(table):
+                # A file that no snapshot names may be that of an older one: a catalog such as
+                # Nessie shows the newest alone, and has others on its branches.
+                return []
             place = data_place(table)
             return place.sweep(idle_s, dry_run, lambda: self._named_files(place), self._fence)
 
@@ -337,13 +353,12 @@ class IcebergTarget:
 
     def _catalog_of_target(self) -> Catalog:
         if self._catalog is None:
-            properties = _opened_with(self._properties)
             try:
-                self._catalog = load_catalog(CATALOG, **properties)
+                self._catalog = _opened(self._properties)
             except Exception:
                 # A SQL catalog makes its tables at first use, and fails when another one is doing
                 # so; what else it may be, the second time tells.
-                self._catalog = load_catalog(CATALOG, **properties)
+                self._catalog = _opened(self._properties)
         return self._catalog
 
     def _existing_table(self) -> Table | None:
@@ -353,8 +368,17 @@ class IcebergTarget:
         return self._table() if _is_catalog_there(self._properties) else None
 
     def newest(self) -> Table:
-        """The table in its newest state."""
-        return self._catalog_of_target().load_table(self.identifier)
+        """The table in its newest state. In Nessie with a first snapshot: see iceberg_rest."""
+        for _ in range(WAITS_FOR_FIRST_SNAPSHOT):
+            table = self._catalog_of_target().load_table(self.identifier)
+            if table.current_snapshot() is not None or not is_nessie(table.io.properties):
+                return table
+            time.sleep(1)
+        raise TargetError(
+            f"the Iceberg table {self.identifier} has no snapshot, and Nessie makes a first one "
+            "without looking whether there is one by now: two loads could take each other's rows "
+            "away. Drop it, and let the load make it; or insert a first row"
+        )
 
     def _table(self) -> Table | None:
         try:
@@ -387,9 +411,18 @@ class IcebergTarget:
             )
             for number, field in enumerate(partition_by)
         ]
-        return catalog.create_table_if_not_exists(
-            self.identifier, numbered, partition_spec=PartitionSpec(*fields)
-        )
+        spec = PartitionSpec(*fields)
+        if not is_nessie(catalog.properties):
+            return catalog.create_table_if_not_exists(
+                self.identifier, numbered, partition_spec=spec
+            )
+        with suppress(TableAlreadyExistsError):
+            table = catalog.create_table(self.identifier, numbered, partition_spec=spec)
+            # By whoever made the table alone, and once: all others wait for it.
+            table.metadata.properties.update(IN_MEMORY)
+            with table.transaction() as transaction:
+                transaction.update_snapshot({"kafkalog.created": "true"}).fast_append().commit()
+        return self.newest()
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
@@ -499,8 +532,7 @@ def _is_catalog_there(properties: Mapping[str, str]) -> bool:
         path = uri.partition(":///")[2]
         if not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
             return False
-    opened = {**_opened_with(properties), "init_catalog_tables": "false"}
-    catalog = load_catalog(CATALOG, **opened)
+    catalog = _opened({**properties, "init_catalog_tables": "false"})
     if not hasattr(catalog, "engine"):
         return True
     import sqlalchemy as sa
@@ -508,8 +540,13 @@ def _is_catalog_there(properties: Mapping[str, str]) -> bool:
     return bool(sa.inspect(catalog.engine).has_table("iceberg_tables"))
 
 
-def _opened_with(properties: Mapping[str, str]) -> dict[str, str]:
-    return catalog_properties(properties, Config().get_catalog_config(CATALOG) or {})
+def _opened(properties: Mapping[str, str]) -> Catalog:
+    configured = Config().get_catalog_config(CATALOG) or {}
+    given = catalog_properties(properties, configured)
+    if is_rest({**configured, **given}):
+        merged: Any = merge_config(configured, {**given})
+        return BoundedRestCatalog(CATALOG, **merged)
+    return load_catalog(CATALOG, **given)
 
 
 def _commit(

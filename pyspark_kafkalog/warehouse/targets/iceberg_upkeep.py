@@ -99,8 +99,10 @@ class IcebergUpkeep:
                     f"old snapshots: load {', '.join(names)} is refused, and they may be needed to "
                     "put that right"
                 )
-            elif table.properties.get("gc.enabled", "true").lower() == "false":
-                self._kept.left.append("old snapshots: the table says gc.enabled=false")
+            elif keeps_all(table):
+                self._kept.left.append(
+                    "old snapshots, and what dead loads left: the table says gc.enabled=false"
+                )
             else:
                 self._expire()
                 self._remove_orphans()
@@ -185,6 +187,11 @@ class IcebergUpkeep:
                 place, name = files[path]
                 place.remove([name])
         self._kept.removed += unnamed
+
+
+def keeps_all(table: Table) -> bool:
+    """Whether the table says that none of its files may go."""
+    return bool(table.properties.get("gc.enabled", "true").lower() == "false")
 
 
 def new_stage(table: Table, schema: pa.Schema) -> Stage:

@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, S3FileSystem
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StaticTable
 
 from pyspark_kafkalog.warehouse.commit import (
@@ -31,6 +33,7 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
 from tests.support.mariadb import mariadb
+from tests.support.nessie import nessie
 from tests.support.patience import wait_until
 from tests.support.postgres import postgres
 from tests.support.s3_server import BUCKET, REGION, s3
@@ -158,7 +161,7 @@ class InS3(Table):
         return [path.rpartition("/")[2] for path in self.listed(self.stage_of(stage))]
 
     def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
-        path = f"{BUCKET}/{self.prefix}/{self.stage_of(stage)}/{name}"
+        path = f"{self.stage_url(stage).removeprefix('s3://')}/{name}"
         if more is None:
             self.files().delete_file(path)
         else:
@@ -320,6 +323,33 @@ class S3IcebergTable(InS3, IcebergTable):
     def again(self, prepare: Callable[[Table], object], state: str) -> None:
         (self.directory / "catalog.db").unlink(missing_ok=True)
         super().again(prepare, state)
+
+
+class RestIcebergTable(S3IcebergTable):
+    """In a namespace of its own of the one REST catalog of all tests."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.namespace = self.prefix.partition("/")[0]
+        self.catalog = {"uri": nessie().uri, "warehouse": "warehouse", **self.io}
+        given = "&".join(f"{name}={value}" for name, value in self.catalog.items())
+        self.name = f"iceberg:{self.namespace}.orders?{given}"
+
+    def iceberg(self) -> Any:
+        try:
+            return load_catalog("reader", **self.catalog).load_table((self.namespace, "orders"))
+        except NoSuchTableError:
+            return None
+
+    def stage_of(self, stage: Stage) -> str:
+        return stage.path.partition("?")[0].removeprefix(f"s3://{BUCKET}/")
+
+    def listed(self, below: str = "") -> list[str]:
+        selector = FileSelector(f"{BUCKET}/{below}", allow_not_found=True)
+        return [file.path for file in self.files().get_file_info(selector) if file.is_file]
+
+    def stage_url(self, stage: Stage) -> str:
+        return stage.path.partition("?")[0]
 
 
 class SqliteTable(Table):
@@ -570,12 +600,13 @@ TABLES_IN_STORES: dict[str, type[Table]] = {
 """Tried by `make stores`: the same tests as of the kinds beside them, some ten times slower."""
 
 IN_STORES: list[Any] = [pytest.param(kind, marks=pytest.mark.long) for kind in TABLES_IN_STORES]
-EVERY_KIND = [*KINDS, *IN_STORES]
+EVERY_KIND = [*KINDS, *IN_STORES, pytest.param("iceberg-rest", marks=pytest.mark.long)]
 
 
 def table_of(kind: str, directory: Path) -> Table:
     """One of EVERY_KIND."""
-    return {**KINDS, **TABLES_IN_STORES}[kind](directory)
+    kinds: dict[str, type[Table]] = {"iceberg-rest": RestIcebergTable}
+    return {**kinds, **KINDS, **TABLES_IN_STORES}[kind](directory)
 
 
 def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:

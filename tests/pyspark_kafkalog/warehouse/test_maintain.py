@@ -580,6 +580,7 @@ def test_nothing_goes_where_the_table_says_so(iceberg: IcebergTable) -> None:
         load(iceberg.open(), "nightly", until_offset)
     with OwnedIceberg(iceberg).iceberg().transaction() as transaction:
         transaction.set_properties({"gc.enabled": "false"})
+    write_rows(iceberg.open().stage(row_schema()), "dead", OffsetRange("orders", 0, 4, 5))
     done = maintain(iceberg.name, retention_hours=0, force=True, compact=False)
     assert (done.expired, done.removed) == (0, ())
     assert "gc.enabled" in done.left[0]

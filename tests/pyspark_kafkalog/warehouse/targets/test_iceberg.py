@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     PendingCommit,
 )
+from pyspark_kafkalog.warehouse.targets import iceberg_rest
 from pyspark_kafkalog.warehouse.targets.iceberg import IcebergTarget
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import open_target
@@ -437,6 +439,14 @@ def test_no_table_is_made_in_a_warehouse_in_another_store(tmp_path: Path) -> Non
     with pytest.raises(InvalidOptionError, match="gs://bucket/lake is in another store than S3"):
         load(target, "nightly", 2)
     assert not load_catalog("kafkalog", uri=uri).namespace_exists("lake")
+
+
+def test_a_catalog_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg_rest, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silence:
+        target = open_target(f"iceberg:a.b?uri=http://127.0.0.1:{silence.getsockname()[1]}")
+        with pytest.raises(TargetError, match=r"cannot open.*timed out"):
+            target.position("nightly")
 
 
 def test_a_catalog_that_cannot_be_reached_is_explained_without_its_secrets(tmp_path: Path) -> None:

@@ -13,11 +13,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 from pyarrow.fs import FileSelector
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from requests.exceptions import RequestException
 
 import pyspark_kafkalog
 from pyspark_kafkalog import cli
@@ -32,16 +36,25 @@ from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError, Targe
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.commit import Step
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
-from pyspark_kafkalog.warehouse.targets import delta, object_location, object_table
+from pyspark_kafkalog.warehouse.targets import (
+    delta,
+    iceberg,
+    iceberg_rest,
+    object_location,
+    object_table,
+)
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load
 from tests.pyspark_kafkalog.warehouse.tables import (
     TABLES_IN_STORES,
     InS3,
+    RestIcebergTable,
     expected_rows,
     table_of,
 )
+from tests.support.nessie import nessie
 from tests.support.s3_server import BUCKET, s3
+from tests.support.tcp_proxy import TcpProxy
 
 
 @pytest.fixture(params=TABLES_IN_STORES)
@@ -81,6 +94,57 @@ def test_so_is_one_that_also_changes_the_columns(table: InS3) -> None:
     load(table.open(), "nightly", 3)
     s3().fail("lost")
     assert load(table.open(), "nightly", 7, headers=True, change=SchemaChange(adds=True))
+    assert table.rows() == expected_rows("nightly", 7)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
+
+
+@pytest.mark.long
+def test_a_table_of_nessie_without_a_snapshot_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of iceberg-rest: two first commits would take each other's rows away."""
+    table = table_of("iceberg-rest", tmp_path)
+    assert isinstance(table, RestIcebergTable)
+    catalog = load_catalog("owner", **table.catalog)
+    catalog.create_namespace(table.namespace)
+    catalog.create_table((table.namespace, "orders"), row_schema())
+    monkeypatch.setattr(iceberg, "WAITS_FOR_FIRST_SNAPSHOT", 1)
+    with pytest.raises(TargetError, match="has no snapshot, and Nessie"):
+        load(table.open(), "nightly", 3)
+    catalog.drop_table((table.namespace, "orders"))
+    load(table.open(), "nightly", 3)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+@pytest.mark.long
+def test_a_commit_whose_answer_a_rest_catalog_could_not_give_is_known_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of iceberg-rest: the answer is lost on its way, and the connection stays."""
+    table = table_of("iceberg-rest", tmp_path)
+    load(table.open(), "nightly", 3)
+    uri = urlsplit(nessie().uri)
+    assert uri.port
+    monkeypatch.setattr(iceberg_rest, "ANSWER_TIMEOUT_S", 15)
+    with TcpProxy(uri.port) as proxy:
+        commit, lost = RestCatalog.commit_table, []
+
+        def without_answer(*given: Any) -> Any:
+            proxy.lose(answers=True)
+            try:
+                return commit(*given)
+            except RequestException as error:
+                lost.append(error)
+                raise
+            finally:
+                proxy.lose()
+
+        monkeypatch.setattr(RestCatalog, "commit_table", without_answer)
+        target = open_target(table.name.replace(uri.netloc, proxy.address))
+        done = load(target, "nightly", 7)
+    assert done is not None
+    assert len(lost) == 1
     assert table.rows() == expected_rows("nightly", 7)
     assert table.offsets("nightly") == {0: 7, 1: 7}
 
