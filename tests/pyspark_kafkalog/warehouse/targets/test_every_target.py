@@ -22,13 +22,19 @@ from pyspark_kafkalog.warehouse.rows.layout import PartitionField
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import TIME_US, begin, load, write_rows
-from tests.pyspark_kafkalog.warehouse.tables import EVERY_KIND, Table, expected_rows, table_of
+from tests.pyspark_kafkalog.warehouse.tables import (
+    BEHIND_REST,
+    EVERY_KIND,
+    Table,
+    expected_rows,
+    table_of,
+)
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 
 
-@pytest.fixture(params=EVERY_KIND)
+@pytest.fixture(params=[*EVERY_KIND, BEHIND_REST])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
