@@ -85,10 +85,8 @@ def _install(python: Path, what: object, tmp_path: Path, *how: str, **environmen
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "order", ["import first", pytest.param("session first", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("order", ["import first", "session first"])
 def test_an_editable_install(tree: Path, tmp_path: Path, order: str) -> None:
     python = _environment_in(tmp_path)
     _install(python, tree, tmp_path, "-e", KAFKALOG_EXT="skip")
@@ -261,7 +259,7 @@ def test_a_cluster(kafka_cluster):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fixtures_of_pytest_are_found_where_it_is_installed(
     installed: Path, tmp_path: Path
 ) -> None:

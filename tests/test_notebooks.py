@@ -116,6 +116,7 @@ def test_warehouse(execute: type[Executed]) -> None:
     )
 
 
+@pytest.mark.long
 def test_failover(execute: type[Executed]) -> None:
     done = execute("05_failover.ipynb")
     assert len(done.plots) == 1

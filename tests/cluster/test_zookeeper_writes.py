@@ -33,7 +33,7 @@ from tests.support.records import batch_of
 from tests.support.zookeeper import ZooKeeperServer, expire
 from tests.support.zookeeper_log import Transaction, Write, transactions
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 PROPERTIES = {
     "zookeeper.session.timeout.ms": "30000",  # sessions end when the test says so

@@ -16,10 +16,10 @@ from tests.support.patience import wait_until
 
 BYTES, RATE = 3_000_000, 300_000
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 
-@pytest.fixture(params=[pytest.param("kafka", marks=pytest.mark.long), "kafka-zk"])
+@pytest.fixture(params=["kafka", "kafka-zk"])
 def jars(request: pytest.FixtureRequest) -> Any:
     require_kafka()
     if not (PEERS / request.param).is_dir():
