@@ -27,6 +27,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source.log_identity import CutLogs, is_back
+from pyspark_kafkalog.source.partitions import leader_epochs
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -72,7 +73,7 @@ class TopicReader:
         ends = {each: at.offset for each, at in found.items()}
         going_on = {each: at.offset for each, at in committed.items() if each in ends}
         self._cut_logs = CutLogs()
-        self._epochs = _epochs(found)
+        self._epochs = leader_epochs(found)
         """Of the leaders of what was read."""
         for why in others_of_group(cluster, committed, found).values():
             raise why
@@ -185,7 +186,7 @@ class TopicReader:
         for topic_partition, at in whole.items():
             if at.offset < self._positions[topic_partition]:
                 self._explain_loss(topic_partition, at.offset)
-        now = _epochs(found)
+        now = leader_epochs(found)
         cut = self._cut_logs.find(self._cluster, dict(self._positions), self._epochs, now)
         for topic_partition, end in cut.items():
             self._explain_loss(topic_partition, end)
@@ -278,7 +279,7 @@ def others_of_group(
             )
     offsets = {each: one.offset for each, one in at.items() if each not in others}
     then = {each: epoch for each, epoch in _epochs_of(at).items() if each in offsets}
-    now = _epochs(found)
+    now = leader_epochs(found)
     lost = CutLogs().find(cluster, offsets, then, now)
     for each in {**lost, **is_back(then, now)}:
         others[each] = DataLossError(
@@ -297,7 +298,7 @@ def _ends_of(
     """Where partitions end; where a leader is in an earlier epoch than `then`, after all brokers
     were asked who leads."""
     found = cluster.list_offsets(topic_partitions, LATEST)
-    if is_back(then, _epochs(found)):
+    if is_back(then, leader_epochs(found)):
         cluster.ask_all()
         found = cluster.list_offsets(topic_partitions, LATEST)
     return found
@@ -306,12 +307,6 @@ def _ends_of(
 def _epochs_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, int]:
     return {
         each: one.leader_epoch for each, one in committed.items() if one.leader_epoch is not None
-    }
-
-
-def _epochs(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
-    return {
-        each: at.leader_epoch for each, at in found.items() if at.leader_epoch not in (None, -1)
     }
 
 

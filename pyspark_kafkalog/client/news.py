@@ -13,7 +13,6 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
@@ -25,7 +24,6 @@ from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 from pyspark_kafkalog.protocol import fetch
 
 _MIN_VERSION = 4
-NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 _LEAST_BYTES = 1
 """A broker sends one record batch all the same, whole (KIP-74)."""
 
@@ -41,7 +39,7 @@ class News:
     def wait(
         self,
         positions: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, int] | None:
         """The ends of partitions that reach beyond their position; empty if none does in time.
         A leader in another epoch than `epochs` says is one that failed: its log may be another.
@@ -51,7 +49,7 @@ class News:
         nothing, and a broker that refuses would be asked again without end.
         """
         try:
-            self._ask(positions, epochs)
+            self._ask(positions, epochs or {})
             found = self._answers(positions)
         except (KafkaError, BrokersUnreachableError, UnknownTopicError):
             self.give_up()

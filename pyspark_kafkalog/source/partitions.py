@@ -35,6 +35,8 @@ from pyspark_kafkalog.source.offsets import (
 from pyspark_kafkalog.source.second_look import look_twice
 
 if TYPE_CHECKING:
+    from kafka.structs import OffsetAndTimestamp
+
     from pyspark_kafkalog.client.cluster import Cluster
 
 OWN_TOPICS = "__kafkalog-"
@@ -174,12 +176,17 @@ def log_ends(cluster: "Cluster", partitions: list[TopicPartition]) -> LogBounds:
     return LogBounds(
         {},
         {each: found[each].offset for each in partitions},
-        {
-            each: one.leader_epoch
-            for each, one in found.items()
-            if one.leader_epoch not in (None, -1)
-        },
+        leader_epochs(found),
     )
+
+
+def leader_epochs(
+    found: Mapping[TopicPartition, "OffsetAndTimestamp"],
+) -> dict[TopicPartition, int]:
+    """Those of the leaders that `Cluster.list_offsets` asked, as far as they say them."""
+    return {
+        each: one.leader_epoch for each, one in found.items() if one.leader_epoch not in (None, -1)
+    }
 
 
 def offsets_at(cluster: "Cluster", partitions: list[TopicPartition], symbol: int) -> Offsets:
