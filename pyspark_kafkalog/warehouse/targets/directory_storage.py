@@ -71,18 +71,7 @@ class DirectoryStorage:
     def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
         path = os.path.join(self._commits, name)
         scratch = os.path.join(self.stage_path(load_id), f"commit-{name}")
-        with open(scratch, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(scratch, path)
-        except FileExistsError:
-            # A network file system may carry the call out and lose the answer: then it is ours.
-            if not os.path.samefile(scratch, path):
-                return False
-        self.sync_commits()
-        return True
+        return create_by_link(scratch, path, content)
 
     def sync_commits(self) -> None:
         sync_directory(self._commits)
@@ -253,6 +242,23 @@ class DirectorySink:
             self._file.close()
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
+
+
+def create_by_link(scratch: str, path: str, content: bytes) -> bool:
+    """Gives `content` the name `path` in one step, and for good; False when that was taken before
+    by others. `scratch` is where it is written first."""
+    with open(scratch, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        # A network file system may carry the call out and lose the answer: then it is ours.
+        if not os.path.samefile(scratch, path):
+            return False
+    sync_directory(os.path.dirname(path))
+    return True
 
 
 def make_directory(path: str) -> None:

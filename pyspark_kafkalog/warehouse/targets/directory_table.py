@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
-from pyspark_kafkalog.warehouse.targets.directory_storage import make_directory, sync_directory
+from pyspark_kafkalog.warehouse.targets.directory_storage import create_by_link, make_directory
 from pyspark_kafkalog.warehouse.targets.staging import restore_aside, sweep_directories
 
 
@@ -61,18 +61,7 @@ class DirectoryTable:
 
     def create(self, name: str, content: bytes, stage_path: str) -> bool:
         scratch, path = os.path.join(stage_path, os.path.basename(name)), self.path_of(name)
-        with open(scratch, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(scratch, path)
-        except FileExistsError:
-            # A network file system may carry the call out and lose the answer: then it is ours.
-            if not os.path.samefile(scratch, path):
-                return False
-        sync_directory(os.path.dirname(path))
-        return True
+        return create_by_link(scratch, path, content)
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:

@@ -112,6 +112,31 @@ class Location:
             self._check_credentials(store.config)
         return store
 
+    def read(self, path: str) -> bytes:
+        with as_os_errors():
+            return bytes(self.store.get(path).bytes())
+
+    def has(self, path: str) -> bool:
+        try:
+            with as_os_errors():
+                self.store.head(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def create(self, path: str, content: bytes) -> bool:
+        """By a conditional put; False when the name was taken before by others."""
+        try:
+            with as_os_errors():
+                self.store.put(path, content, mode="create")
+        except OSError as error:
+            # It may be there all the same.
+            try:
+                return self.read(path) == content
+            except FileNotFoundError:
+                raise error from None
+        return True
+
     def _check_credentials(self, config: Mapping[str, Any]) -> None:
         """Raises TargetError where nothing is there to sign requests with, and nobody to ask."""
         environment = (f"AWS_{name.upper()}" for name in _S3_CREDENTIALS)

@@ -77,21 +77,10 @@ class ObjectStorage:
         return list(self._known_commits)
 
     def read_commit(self, name: str) -> bytes:
-        with as_os_errors():
-            return bytes(self._location.store.get(f"{COMMITS}/{name}").bytes())
+        return self._location.read(f"{COMMITS}/{name}")
 
     def create_commit(self, name: str, content: bytes, load_id: str) -> bool:
-        try:
-            with as_os_errors():
-                self._location.store.put(f"{COMMITS}/{name}", content, mode="create")
-        except OSError:
-            # It may be there all the same.
-            try:
-                return self.read_commit(name) == content
-            except FileNotFoundError:
-                pass
-            raise
-        return True
+        return self._location.create(f"{COMMITS}/{name}", content)
 
     def sync_commits(self) -> None:
         """An object that can be seen is kept."""
@@ -102,8 +91,7 @@ class ObjectStorage:
 
     def noted_newest(self) -> int:
         try:
-            with as_os_errors():
-                return sequence_of(bytes(self._location.store.get(NEWEST).bytes()))
+            return sequence_of(self._location.read(NEWEST))
         except FileNotFoundError:
             return 0
 
@@ -115,7 +103,7 @@ class ObjectStorage:
         """An object that can be seen is kept."""
 
     def has_stage(self, load_id: str) -> bool:
-        return self._has(f"{STAGING}/{load_id}/{MARKER}")
+        return self._location.has(f"{STAGING}/{load_id}/{MARKER}")
 
     def stages(self) -> dict[str, float]:
         alive, changed = self._stages()
@@ -163,7 +151,7 @@ class ObjectStorage:
                 with as_os_errors():
                     self._location.store.copy(staged, name)
             except FileNotFoundError:
-                return not self._has(name)
+                return not self._location.has(name)
             return False
 
         with ThreadPoolExecutor(COPIES_AT_ONCE) as threads:
@@ -175,14 +163,6 @@ class ObjectStorage:
             with suppress(FileNotFoundError):
                 self._location.store.delete(f"{STAGING}/{load_id}/{MARKER}")
             self._delete_below(load_id)
-
-    def _has(self, path: str) -> bool:
-        try:
-            with as_os_errors():
-                self._location.store.head(path)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _delete_below(self, load_id: str) -> None:
         """Deletes what is left of a stage. What stays because of an error is found by `stages`."""

@@ -91,12 +91,7 @@ class ObjectTable:
         return sorted(filter(None, (path[len(below) :].strip("/") for path in paths)))
 
     def exists(self, name: str) -> bool:
-        try:
-            with as_os_errors():
-                self._location.store.head(name)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._location.has(name)
 
     def read(self, names: Sequence[str]) -> Iterator[bytes]:
         if len(names) < 2:
@@ -110,16 +105,7 @@ class ObjectTable:
         return ObjectSource(self._location, name)
 
     def create(self, name: str, content: bytes, stage_path: str) -> bool:
-        try:
-            with as_os_errors():
-                self._location.store.put(name, content, mode="create")
-        except OSError as error:
-            # It may be there all the same.
-            try:
-                return self._content(name) == content
-            except FileNotFoundError:
-                raise error from None
-        return True
+        return self._location.create(name, content)
 
     def remove(self, names: Collection[str]) -> None:
         delete(self._location, list(names))
@@ -188,15 +174,11 @@ class ObjectTable:
         e_tag, content = self._contents.get(name, ("", b""))
         if e_tag and self._e_tags.get(name) == e_tag:
             return content
-        content = self._content(name)
+        content = self._location.read(name)
         if self._kept_bytes + len(content) <= MOST_KEPT_BYTES and name in self._e_tags:
             self._kept_bytes += len(content)
             self._contents[name] = self._e_tags[name], content
         return content
-
-    def _content(self, name: str) -> bytes:
-        with as_os_errors():
-            return bytes(self._location.store.get(name).bytes())
 
 
 def _stages(names: set[str]) -> set[str]:
