@@ -46,6 +46,7 @@ from broker.replica.delayed import DelayedFetch
 from broker.replica.isr import ReplicaHost
 from broker.replica.partition import (
     ACKS_ALL,
+    NO_EPOCH,
     NO_REPLICA,
     Isolation,
     OffsetFound,
@@ -216,14 +217,15 @@ class ReplicaManager:
     def lead(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, state: PartitionMetadata
     ) -> None:
-        """Serves the partition, whose log is there, as its leader."""
+        """Serves the partition, whose log is there, as its leader; who waits for it in another
+        epoch asks again, and hears of this one."""
         partition = self._kept(topic_partition, topic_id)
-        was_led = partition.is_led
+        led_epoch = partition.leader_epoch if partition.is_led else NO_EPOCH
         visible = partition.lead(state)
-        if was_led:
-            self._tell(partition, visible)
-        else:
+        if state.leader_epoch > led_epoch:
             self._wake(partition)
+        else:
+            self._tell(partition, visible)
 
     def follow(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, state: PartitionMetadata
