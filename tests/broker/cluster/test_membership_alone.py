@@ -16,7 +16,7 @@ from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionEvent, SessionState
-from broker.cluster.store import ANY_VERSION, Delete, NoNodeError, StoreConnectionError
+from broker.cluster.store import ANY_VERSION, Delete, Node, NoNodeError, StoreConnectionError
 from broker.config.definition import ConfigError
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
@@ -153,6 +153,36 @@ def test_another_broker_may_be_controller_when_the_next_session_begins(broker: B
         broker.store.commit([Delete(znodes.CONTROLLER, ANY_VERSION)])
         await eventually(lambda: broker.controller.is_active)
         assert broker.records.controller_epoch == 3
+        await broker.membership.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_who_was_too_late_to_be_elected_stands_when_the_other_is_gone(
+    broker: Broker, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that is before it has heard that another one was faster."""
+    get, faster = broker.store.get, MetadataRecords(broker.store)
+
+    def late(path: str) -> Node:
+        found = get(path)
+        if path == znodes.CONTROLLER_EPOCH:
+            monkeypatch.undo()
+            faster.become_controller(2)
+            if is_gone:
+                faster.resign()
+        return found
+
+    monkeypatch.setattr(broker.store, "get", late)
+
+    async def scenario() -> None:
+        await broker.join()
+        if not is_gone:
+            assert not broker.controller.is_active
+            faster.resign()
+        await eventually(lambda: broker.controller.is_active)
+        assert (broker.records.controller_id(), broker.records.controller_epoch) == (1, 2)
         await broker.membership.leave()
 
     asyncio.run(scenario())

@@ -14,9 +14,11 @@ from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords
 from broker.cluster.store import (
     ANY_VERSION,
+    BadVersionError,
     Check,
     Create,
     Delete,
+    MetadataStoreError,
     Node,
     NodeExistsError,
     Result,
@@ -109,6 +111,32 @@ def test_one_broker_is_controller_at_a_time(store: LocalStore, records: Metadata
     with pytest.raises(NodeExistsError):
         MetadataRecords(store).become_controller(2)
     assert store.get("/controller_epoch").value == b"1"
+
+
+@pytest.mark.parametrize(("is_gone", "error"), [(False, NodeExistsError), (True, BadVersionError)])
+def test_of_two_that_have_read_the_same_epoch_one_is_elected(
+    store: LocalStore,
+    is_gone: bool,
+    error: type[MetadataStoreError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the one that was faster is gone again: its epoch was another."""
+    records, faster = MetadataRecords(store), MetadataRecords(store)
+    records.prepare()
+    commit = store.commit
+
+    def late(operations: Sequence[Create | Set | Delete | Check]) -> list[Result]:
+        monkeypatch.undo()
+        faster.become_controller(2)
+        if is_gone:
+            faster.resign()
+        return commit(operations)
+
+    monkeypatch.setattr(store, "commit", late)
+    with pytest.raises(error):
+        records.become_controller(1)
+    assert store.get("/controller_epoch").value == b"1"
+    assert records.controller_id() == (None if is_gone else 2)
 
 
 @pytest.mark.parametrize("becomes", ["done", "not done", "another's"])

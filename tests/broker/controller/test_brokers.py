@@ -548,3 +548,27 @@ def test_a_topic_with_added_partitions_is_deleted_when_all_that_keep_it_are_back
         assert cluster.state().leader == 1
 
     asyncio.run(scenario())
+
+
+def test_the_next_controller_deletes_a_topic_when_all_that_keep_it_are_back(
+    cluster: ScriptedCluster,
+) -> None:
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.lose(2)
+        (topic,) = cluster.records.cluster().topics
+        await cluster.controller.delete_topic(topic)
+        cluster.told.clear()
+        await cluster.fail_over()
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == cluster.records.topic_names() == ["t"]
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await cluster.controller.add_partitions("t", 4)
+        assert not any(isinstance(request, LeaderAndIsr) for _, request in cluster.told)
+        await cluster.find(2)
+        await cluster.controller.finish_changes()
+        assert cluster.records.deleted_topics() == cluster.records.topic_names() == []
+        assert set(cluster.deleted(P0)) == {1, 2}
+        assert set(cluster.deleted(P1)) == {1, 2}
+
+    asyncio.run(scenario())
