@@ -100,6 +100,10 @@ def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) 
     """
     if options["whole_files"] and (not files or options["wanted"] == "json"):
         raise click.UsageError("--whole-files takes FILEs, each of them a value as it is.")
+    if (options["whole_files"] or options["wanted"] == "json") and (
+        options["key_separator"] or options["null"] is not None
+    ):
+        raise click.UsageError("--key-separator and --null are for lines that are values.")
     suit_arrow()
     settings = {"acks": options["acks"], "compression.type": options["compression"]}
     given = tuple(f"{name}={value}" for name, value in settings.items() if value is not None)
@@ -136,15 +140,13 @@ def _produce(
                 f"Topic {topic} has no partition {record_input.partition}, only 0 to "
                 f"{len(partitions) - 1}."
             )
+        record_input = replace(record_input, partition_count=len(partitions))
         encoder = RecordEncoder(
             len(partitions), config.compression_type, max_batch_bytes=config.batch_size
         )
         for rows, more_is_ready in _rows(sources, record_input, are_whole):
             if rows is not None:
-                try:
-                    _send(producer, topic, encoder.encode(rows))
-                except ValueError as error:
-                    raise InvalidOptionError(f"Topic {topic}: {error}.") from None
+                _send(producer, topic, encoder.encode(rows))
                 count += rows.num_rows
             if not more_is_ready:
                 _send(producer, topic, encoder.finish())
@@ -185,15 +187,39 @@ def _record_input(options: dict[str, Any]) -> "RecordInput":
 def _rows(
     sources: Iterable[Any], record_input: "RecordInput", are_whole: bool
 ) -> "Iterator[tuple[pa.RecordBatch | None, bool]]":
-    """Records as they come, and whether more are there already; None where there are none now."""
-    from pyspark_kafkalog.cli.record_input import chunks
+    """Records as they come, and whether more are there already; None where there are none now.
 
+    Raises InvalidOptionError for a line that is no record, once all before it are written: whoever
+    mends the line begins with it.
+    """
+    from pyspark_kafkalog.cli.record_input import BadLineError, chunks
+
+    count = 0
     for source in sources:
         if are_whole:
             yield record_input.whole(source.read()), True
-        else:
+            continue
+        line = 1
+        try:
             for lines, more_is_ready in chunks(source):
-                yield None if lines is None else record_input.rows(lines), more_is_ready
+                rows = None if lines is None else record_input.rows(lines)
+                yield rows, more_is_ready
+                if lines is not None and rows is not None:
+                    line += lines.count(b"\n") + 1
+                    count += rows.num_rows
+        except BadLineError as error:
+            rows = record_input.rows(b"\n".join(error.before)) if error.before else None
+            yield rows, False
+            line += len(error.before)
+            count += rows.num_rows if rows is not None else 0
+            raise InvalidOptionError(
+                f"Line {line} of {_name(source)}: {error}. Records written before it: {count}; "
+                "after it: none."
+            ) from None
+
+
+def _name(source: Any) -> str:
+    return "stdin" if source is getattr(sys.stdin, "buffer", None) else str(source.name)
 
 
 def _send(producer: "Producer", topic: str, batches: Iterable[tuple[int, bytearray]]) -> None:

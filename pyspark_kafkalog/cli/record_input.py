@@ -7,7 +7,7 @@ A line is a value, or a key and a value with a separator between; or, as JSON, a
 import base64
 import json
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,14 @@ _LINGER_S = 0.005
 a person does not notice."""
 
 
+class BadLineError(InvalidOptionError):
+    """A line is no record: the one that comes after as many others as `before` has."""
+
+    def __init__(self, why: str, before: Sequence[bytes] = ()) -> None:
+        super().__init__(why)
+        self.before = before
+
+
 @dataclass(frozen=True, slots=True)
 class RecordInput:
     """How lines are read, and what all of their records have."""
@@ -40,11 +48,13 @@ class RecordInput:
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int | None = None
+    partition_count: int | None = None
+    """Of the topic: JSON may name others."""
 
     def rows(self, lines: bytes) -> "pa.RecordBatch":
-        """The records of whole lines, without the last one's end; raises InvalidOptionError."""
+        """The records of whole lines, without the last one's end; raises BadLineError."""
         if self.is_json:
-            return self._with_constants(_documents(lines))
+            return self._with_constants(_documents(lines, self.partition_count))
         return self._with_constants(self._keys_and_values(split(lines)))
 
     def whole(self, value: bytes) -> "pa.RecordBatch":
@@ -83,8 +93,8 @@ class RecordInput:
 
 def chunks(source: Any) -> Iterator[tuple[bytes | None, bool]]:
     """Whole lines as they come, without the end of the last one, and whether more can be read
-    without waiting; None where that was but the beginning of a line. Raises InvalidOptionError for
-    a line that is too long."""
+    without waiting; None where that was but the beginning of a line. Raises BadLineError for a line
+    that is too long."""
     # Of a line whose end has not come, the pieces: joining them each time would be quadratic.
     begun: list[bytes] = []
     begun_bytes = 0
@@ -101,7 +111,7 @@ def chunks(source: Any) -> Iterator[tuple[bytes | None, bool]]:
         begun.append(rest)
         begun_bytes += len(rest)
         if begun_bytes > _LARGEST_LINE_BYTES:
-            raise InvalidOptionError(f"A line is longer than {_LARGEST_LINE_BYTES} bytes.")
+            raise BadLineError(f"it is longer than {_LARGEST_LINE_BYTES} bytes")
     if begun_bytes:
         yield b"".join(begun), False
 
@@ -118,23 +128,33 @@ def split(lines: bytes) -> "pa.Array":
     return pc.split_pattern(one, b"\n").values
 
 
-def _documents(lines: bytes) -> dict[str, "pa.Array"]:
+def _documents(lines: bytes, partition_count: int | None) -> dict[str, "pa.Array"]:
     records = []
-    for line in filter(bytes.strip, lines.split(b"\n")):
+    each = lines.split(b"\n")
+    for number, line in enumerate(each):
+        if not line.strip():
+            continue
         try:
-            records.append(_record(line))
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            shown = line[:80].decode(errors="replace")
-            raise InvalidOptionError(
-                f"{shown!r} is no record as `consume --format json` writes it: {error}."
-            ) from None
+            records.append(_record(line, partition_count))
+        except orjson.JSONDecodeError as error:
+            # It counts lines of its own.
+            raise _bad(each, number, f"{error.msg}: character {error.pos + 1}") from None
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise _bad(each, number, str(error)) from None
     return {
         name: pa.array([record[name] for record in records], COLUMN_TYPES[name])
         for name in ("key", "value", "partition", "timestamp", "headers")
     }
 
 
-def _record(line: bytes) -> dict[str, Any]:
+def _bad(lines: Sequence[bytes], number: int, why: str) -> BadLineError:
+    shown = lines[number][:80].decode(errors="replace")
+    return BadLineError(
+        f"{shown!r} is no record as `consume --format json` writes it: {why}", lines[:number]
+    )
+
+
+def _record(line: bytes, partition_count: int | None) -> dict[str, Any]:
     document = orjson.loads(line)
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
@@ -149,7 +169,7 @@ def _record(line: bytes) -> dict[str, Any]:
     return {
         "key": _bytes(data[0]),
         "value": _bytes(data[1]),
-        "partition": _int32(document.get("partition")),
+        "partition": _partition(document.get("partition"), partition_count),
         "timestamp": _micros(document.get("timestamp")),
         "headers": _headers(document.get("headers") or []),
     }
@@ -184,9 +204,13 @@ def _name(name: Any) -> str:
     return name
 
 
-def _int32(number: Any) -> int | None:
-    if number is not None and not (type(number) is int and 0 <= number < 1 << 31):
+def _partition(number: Any, count: int | None) -> int | None:
+    if number is None:
+        return None
+    if not (type(number) is int and 0 <= number < 1 << 31):
         raise ValueError(f"partition {number!r} is no number of a partition")
+    if count is not None and number >= count:
+        raise ValueError(f"the topic has no partition {number}, only 0 to {count - 1}")
     return number
 
 
@@ -196,5 +220,7 @@ def _micros(timestamp: Any) -> int | None:
         return None
     if type(timestamp) is int:
         return int(pa.scalar(timestamp * 1000, pa.int64()).as_py())
+    if not isinstance(timestamp, str):
+        raise TypeError(f"timestamp {timestamp!r} is no time: write ISO 8601, or milliseconds")
     moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     return round(moment.timestamp() * 1000) * 1000

@@ -137,11 +137,12 @@ def test_numbers_in_a_value_stay_what_they_are() -> None:
     ("arguments", "stdin", "code", "said"),
     [
         (["-p", "7"], "x", 1, "has no partition 7, only 0 to 0"),
-        (["-f", "json"], '{"partition": 4}', 1, "a row names partition 4"),
+        (["-f", "json"], '{"partition": 4}', 1, "the topic has no partition 4, only 0 to 0"),
         (["-f", "json"], '{"partition": "a"}', 1, "partition 'a' is no number"),
         (["-f", "json"], "no json", 1, "'no json' is no record"),
         (["-f", "json"], "[1]", 1, "it is no JSON object"),
         (["-f", "json"], '{"timestamp": "soon"}', 1, "'soon'"),
+        (["-f", "json"], '{"timestamp": 1.5}', 1, "timestamp 1.5 is no time"),
         (["-f", "json"], '{"timestamp": 9999999999999999}', 1, "is no record"),
         (["-f", "json"], '{"value": {"base64": "*"}}', 1, "base64"),
         (["-f", "json"], '{"headers": [[1, "b"]]}', 1, "the name 1 of a header is no text"),
@@ -150,6 +151,13 @@ def test_numbers_in_a_value_stay_what_they_are() -> None:
         (["-f", "json"], '{"key": "k", "payload": "v"}', 1, "it has 'payload', which is none of"),
         (["-H", "x"], "x", 1, "Write each --header as NAME=VALUE"),
         (["--whole-files"], "x", 2, "--whole-files takes FILEs"),
+        (["-f", "json", "-K", ":"], "{}", 2, "--key-separator and --null are for lines"),
+        (
+            ["--whole-files", "--null", "x", "/dev/null"],
+            "",
+            2,
+            "--key-separator and --null are for",
+        ),
         (["no-such-file"], "x", 2, "no-such-file"),
     ],
 )
@@ -167,6 +175,27 @@ def test_what_is_wrong_is_said(
     assert said in done.err
     assert "Traceback" not in done.err
     assert kafkalog("consume", topic, "--from-beginning", "-e").lines == []
+
+
+@pytest.mark.parametrize("bad", [b"no json", b'{"partition": 1}'])
+@pytest.mark.parametrize("before", [0, 3, 50_000])
+def test_a_bad_line_is_told_and_what_is_before_it_is_written(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    bad: bytes,
+    before: int,
+) -> None:
+    """So that whoever mends it can go on from there, and doubles nothing."""
+    topic, path = new_topic(), tmp_path / "lines"
+    good = [b'{"value":"%d"}' % number for number in range(before)]
+    path.write_bytes(b"\n".join([*good, b"", bad, b'{"value":"after"}']))
+    done = kafkalog("produce", topic, "-f", "json", str(path))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"kafkalog: Line {before + 2} of {path}: ")
+    assert done.err.endswith(f" Records written before it: {before}; after it: none.\n")
+    read = kafkalog("consume", topic, "--from-beginning", "-e").lines
+    assert read == [str(number) for number in range(before)]
 
 
 class Chunks:
@@ -224,5 +253,5 @@ def test_a_long_line_costs_what_it_is_long() -> None:
 
 
 def test_a_line_that_never_ends_is_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="A line is longer than"):
+    with pytest.raises(InvalidOptionError, match="longer than 67108864 bytes"):
         list(record_input.chunks(Chunks(*[b"x" * (1 << 22)] * 17)))
