@@ -9,6 +9,7 @@ closes and the child stops, and deletes its data if the folder is temporary. Nev
 broker, so that executors need the connector alone. One thread at a time.
 """
 
+import logging
 import os
 import re
 import select
@@ -31,6 +32,10 @@ _LAST_LINES = 8
 _REFUSAL = re.compile(r"^broker: (.+)$", re.MULTILINE)
 """The one sentence in which a broker says why it cannot start."""
 _LARGEST_READY_LINE_BYTES = 4096
+_UNKNOWN = re.compile(rb"event=config\.unknown name=(\S+)(?: nearest=(\S+))?")
+_FIRST_BYTES = 64 << 10
+
+_logger = logging.getLogger(__name__)
 
 
 class EmbeddedBroker:
@@ -90,6 +95,7 @@ class EmbeddedBroker:
         except BaseException:
             self.stop()
             raise
+        self._warn_of_unknown()
         return self
 
     def stop(self) -> None:
@@ -167,6 +173,15 @@ class EmbeddedBroker:
         except subprocess.TimeoutExpired:
             what = f"it was not ready within {_START_TIMEOUT_S:g} s"
         raise BrokerStartError(f"The embedded broker did not start: {what}.\n{self._last_lines()}")
+
+    def _warn_of_unknown(self) -> None:
+        """Of properties that no broker has, as nobody else reads what it logs."""
+        assert self._log is not None
+        # Without a seek, which would move where the child writes.
+        first = os.pread(self._log.fileno(), _FIRST_BYTES, 0)
+        for name, nearest in _UNKNOWN.findall(first):
+            hint = f": write {nearest.decode()}?" if nearest else "."
+            _logger.warning("No broker has a property %s%s", name.decode(), hint)
 
     def _last_lines(self) -> str:
         if self._log is None:

@@ -39,6 +39,15 @@ def wait_for_end(pid: int) -> None:
         os.close(descriptor)
 
 
+def test_a_property_that_no_broker_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(config={"num.partition": "2", "xyz": "1", "num.partitions": "2"}):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        "No broker has a property num.partition: write num.partitions?",
+        "No broker has a property xyz.",
+    ]
+
+
 def test_it_starts_serves_and_leaves_nothing_behind() -> None:
     began = time.monotonic()
     with pyspark_kafkalog.EmbeddedBroker() as broker:
