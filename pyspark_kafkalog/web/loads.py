@@ -89,7 +89,10 @@ def loads_of(
     missing: list[str] = []
     for target in targets:
         try:
-            found += target.loads()
+            loads = target.loads()
+            found += loads
+            if not loads:
+                missing.append(f"{target}: no load has committed yet.")
         except UnansweredError:
             missing.append(f"{target} has not answered yet.")
         except Exception as error:  # of whichever library: the other targets are shown

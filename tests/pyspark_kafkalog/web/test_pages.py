@@ -399,6 +399,7 @@ def test_loads_have_their_commit_and_lag(
         assert ">Loads</a>" in page.get("/").text
     assert [topic, "0", "6", "10", "4", "ok"] in answer.rows
     assert [topic, "1", NOTHING, "3", "3", "ok"] in answer.rows
+    assert f"parquet:{tmp_path}/nowhere/that/is: no load has committed yet." in answer.text
     lag = re.search(r"<dt>lag</dt><dd>(\d+)</dd>", answer.text)
     assert lag
     assert lag[1] == "7"
