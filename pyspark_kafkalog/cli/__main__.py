@@ -2,6 +2,6 @@
 
 import sys
 
-from pyspark_kafkalog.cli.entry import main
+from pyspark_kafkalog.cli import main
 
 sys.exit(main())

@@ -6,6 +6,7 @@ module is imported when the word is used, and what is slow to import inside of i
 needed: help and completion take a tenth of a second.
 """
 
+import io
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ import click
 
 from pyspark_kafkalog import __version__
 from pyspark_kafkalog.cli.output import is_stdout_closed
-from pyspark_kafkalog.errors import KafkalogError, sentence
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, sentence
 from pyspark_kafkalog.protocol.kafka_package import leave_unopened
 
 WORDS = {
@@ -71,6 +72,9 @@ class _Kafkalog(click.Group):
             if not is_stdout_closed():
                 _fail(ctx, error)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except UnicodeEncodeError:
+            # Not shown, as it may be a secret.
+            _fail(ctx, InvalidOptionError("An argument is no UTF-8: names in Kafka are."))
         except Exception as error:
             if not _is_for_people(error):
                 raise
@@ -105,8 +109,10 @@ _kafkalog = _Kafkalog(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code. Without `arguments` it is the process's own,
     which words may suit to themselves: it is the context's `obj`."""
-    if sys.stdout is None:  # closed by who started us
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    _open_what_is_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of groups, and of files, may have what a terminal, or UTF-8, has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger().addFilter(_is_no_interrupt)
     if arguments is None:
         leave_unopened()
@@ -124,6 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(error)
         return 1
     return code or 0
+
+
+def _open_what_is_closed() -> None:
+    """Whoever started us may have closed one of them; what is meant for stderr would go to stdout
+    then."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def command_tree() -> click.Group:

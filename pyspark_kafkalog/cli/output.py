@@ -24,7 +24,8 @@ class Output:
             return
         import json
 
-        print(json.dumps(document, ensure_ascii=False, default=str))
+        has_all_letters = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        print(json.dumps(document, ensure_ascii=not has_all_letters, default=str))
 
     def say(self, text: str, **document: Any) -> None:
         """Something that was done."""
