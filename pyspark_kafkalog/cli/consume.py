@@ -191,11 +191,27 @@ def _reader(
     selection = Selection(topics, options["pattern"], options["partitions"])
     begin = _place(options["offset"], options["from_beginning"], Place("beginning"))
     until = _place(options["until"], options["exit_at_end"], Place("end"))
-    reader = TopicReader(
-        cluster, selection, columns, begin or Place("end"), until, group.committed()
-    )
+    committed = group.committed()
+    reader = TopicReader(cluster, selection, columns, begin or Place("end"), until, committed)
     group.reader = reader
+    if not options["quiet"]:
+        _tell_of_others(
+            begin, {each: at for each, at in reader.positions.items() if each not in committed}
+        )
     return reader, group
+
+
+def _tell_of_others(begin: Place | None, positions: "Mapping[TopicPartition, int]") -> None:
+    """Says where records are read from another offset than was asked for."""
+    from pyspark_kafkalog.source.offsets import describe
+
+    wanted = -1 if begin is None or begin.offset is None else begin.offset
+    others = [each for each, offset in positions.items() if offset != wanted]
+    if wanted >= 0 and others:
+        print(
+            f"Offset {wanted} is not in {describe(others)}: read from the nearest that is.",
+            file=sys.stderr,
+        )
 
 
 def _place(given: Place | None, is_short: bool, short: Place) -> Place | None:

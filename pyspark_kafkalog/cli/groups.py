@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_kafkalog.cli.arguments import Client, takes, takes_client, takes_output
-from pyspark_kafkalog.cli.names import complete_groups
+from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.source.places import Place
@@ -209,6 +209,7 @@ _WHERE_TO = (
     "topics",
     multiple=True,
     metavar="TOPIC[:N,...]",
+    shell_complete=complete_topics,
     help="A topic, or partitions of it; may be repeated. Default: what the group committed.",
 )
 @takes(_WHERE_TO)

@@ -22,6 +22,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_client,
     takes_output,
 )
+from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.cli.sigterm import end_on_sigterm
 from pyspark_kafkalog.errors import KafkalogError, sentence
@@ -80,6 +81,7 @@ _PLACES = (
     click.option(
         "--group",
         metavar="GROUP",
+        shell_complete=complete_groups,
         help="Commit the offsets of this consumer group after each commit, for tools that show "
         "lag.",
     ),
@@ -220,7 +222,7 @@ _ROWS_AND_FILES = (
 
 
 @click.command
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @takes(_PLACES)
 @takes(_ENGINE)
 @takes(_INSTEAD_OF_LOADING)
@@ -299,7 +301,7 @@ def _load(client: Client, options: SimpleNamespace, output: Output) -> None:
         _load_each(source, options, output)
         return
     # What can be wrong, or that nothing is to be done, is said before Spark starts, in seconds.
-    wanted = load_options(options.name, options.to, source, **_as_load_arguments(options))
+    wanted = load_options(options.name, options.to, source, **_as_load_arguments(options, output))
     is_local = _is_local(options, needs_spark=wanted.query is not None)
     if options.dry_run:
         _tell_plan(plan_load(wanted), output)
@@ -326,7 +328,7 @@ def _load_each(source: dict[str, str], options: SimpleNamespace, output: Output)
     from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
     from pyspark_kafkalog.warehouse.rows.transformation import takes_batches
 
-    arguments = _as_load_arguments(options)
+    arguments = _as_load_arguments(options, output)
     transform = arguments["transform"]
     each = EachTopic(options.name, options.to, source, arguments)
     needs_spark = transform is not None and not takes_batches(transform)
@@ -498,13 +500,13 @@ def _print_result(result: "LoadResult", output: Output, topic: str | None) -> No
     )
 
 
-def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
+def _as_load_arguments(options: SimpleNamespace, output: Output) -> "LoadArguments":
     """What the command line says, as the keyword arguments of `load`."""
     from pyspark_kafkalog.warehouse.named_function import function_named
 
     return {
-        "starting": _place("--from", options.starting),
-        "until": _place("--until", options.until),
+        "starting": _place("--from", options.starting, output),
+        "until": _place("--until", options.until, output),
         "max_bytes": options.max_bytes,
         "chunk_bytes": options.chunk_bytes,
         "transform": options.transform and function_named(options.transform),
@@ -526,13 +528,14 @@ def _as_load_arguments(options: SimpleNamespace) -> "LoadArguments":
     }
 
 
-def _place(flag: str, text: str | None) -> str | datetime | None:
-    """A place of a load; says of a time without a zone which one it is."""
+def _place(flag: str, text: str | None, output: Output) -> str | datetime | None:
+    """A place of a load; says of a time without a zone which one it is, unless to be quiet."""
     from pyspark_kafkalog.source.places import parse_time
 
     moment = None if text is None else parse_time(text)
     if moment is None or moment.tzinfo is not None:
         return text if moment is None else moment
     moment = moment.astimezone()
-    print(f"{flag} {text} is {moment.isoformat()}.", file=sys.stderr)
+    if not output.is_quiet:
+        print(f"{flag} {text} is {moment.isoformat()}.", file=sys.stderr)
     return moment

@@ -87,12 +87,15 @@ def parse_place(text: str) -> Place | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """ISO 8601, such as 2026-11-01T00:00 or 2026-11-01T00:00:00Z; None for any other text."""
+    """ISO 8601, such as 2026-11-01T00:00 or 2026-11-01T00:00:00Z; None for any other text, also
+    where this machine's clock is in another era then."""
     text = text.strip()
     if not text[:4].isdigit() or "-" not in text:
         return None
     try:
         # Python 3.10 does not know the letter.
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
-    except ValueError:
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
+        moment.timestamp()
+    except (ValueError, OverflowError):
         return None
+    return moment

@@ -87,7 +87,10 @@ def _time_ms(place: Place, zone: Callable[[], tzinfo | None]) -> int | None:
         return None
     if moment.tzinfo is None:
         wanted = zone()
-        moment = moment.astimezone() if wanted is None else moment.replace(tzinfo=wanted)
+        try:
+            moment = moment.astimezone() if wanted is None else moment.replace(tzinfo=wanted)
+        except (ValueError, OverflowError):  # beyond Python's calendar
+            return None
     # In whole numbers: a record of just that millisecond is in.
     since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000

@@ -316,7 +316,8 @@ def check_passed(
     name: str,
 ) -> None:
     """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
-    them: it would leave records out. Warns that the start has no effect otherwise."""
+    them: it would leave records out. Otherwise the start has no effect, as it says each time that
+    a schedule comes round."""
     partitions = [each for each in partitions if each in last]
     if not partitions:
         return
@@ -334,7 +335,7 @@ def check_passed(
                 "records between would be left out. Leave the start out, or give the load "
                 "another name."
             )
-    _log.warning(
+    _log.info(
         "Load %r has commits: it goes on where the last one ended. Where to start counts for "
         "the first load of a topic only.",
         name,

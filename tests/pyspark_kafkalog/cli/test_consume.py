@@ -111,7 +111,8 @@ def test_json_has_all_of_a_record(
         (["-o", "end"], ()),
         ([], ()),
         (["-o", "7"], range(7, 10)),
-        (["-o", "1000"], ()),
+        (["-o", "10"], ()),
+        (["-o", "1000", "-q"], ()),
         (["-o", "-3"], range(7, 10)),
         (["-o", "-3 offsets"], range(7, 10)),
         (["-o", "-300"], range(10)),
@@ -129,6 +130,21 @@ def test_it_begins_where_it_is_told_to(
 ) -> None:
     found = kafkalog("consume", numbers, "--exit-at-end", *where)
     assert found.lines == list(map(str, expected))
+
+
+def test_it_says_where_an_offset_is_not_there(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(2)
+    kafkalog("produce", topic, "-p", "1", stdin=b"a\nb\nc\n")
+    kafkalog("topics", "trim", topic, "-p", "1", "--before", "1")
+    consume = ("consume", topic, "--exit-at-end", "--group", f"g-{topic}")
+    for place, said in (("0", f"{topic}-1"), ("5", f"{topic}-0, {topic}-1")):
+        done = kafkalog(*consume[:3], "-o", place)
+        told = f"Offset {place} is not in {said}: read from the nearest that is.\n"
+        assert done == (0, "b\nc\n" if place == "0" else "", told)
+    assert kafkalog(*consume, "-o", "0").err
+    assert kafkalog(*consume, "-o", "0") == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -478,6 +494,8 @@ def test_values_are_decoded(
         (["t", "-o", "soon"], 2, "'soon' is no place in a topic"),
         (["t", "-o", "-3 bananas"], 2, "is no place in a topic"),
         (["t", "-o", f"@{2**63}"], 2, "is no place in a topic"),
+        (["t", "-o", "0001-01-01T00:00"], 2, "is no place in a topic"),
+        (["t", "-G", "\udcff", "-e"], 1, "An argument is no UTF-8"),
         ([], 2, "Give one or more TOPICs, or --pattern"),
         (["t", "--pattern", "t"], 2, "Give one or more TOPICs, or --pattern"),
         (["t", "-o", "3", "--from-beginning"], 2, "leave one out"),

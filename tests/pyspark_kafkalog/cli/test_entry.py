@@ -27,6 +27,7 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.patience import BUSY_S
 from tests.support.ports import closed_port
+from tests.support.present import present
 
 ROOT = Path(pyspark_kafkalog.__file__).parent.parent
 
@@ -132,6 +133,56 @@ def test_json_is_utf_8_whatever_the_terminal_is(
     code, out, err = run("consume scripts --from-beginning --exit-at-end --format json")
     assert (code, err) == (0, "")
     assert json.loads(out)["value"] == "Grüße 日本"
+
+
+def test_a_terminal_without_some_letters_shows_their_numbers(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("produce scripts", stdin=b"x\n")
+    run("consume scripts --group Grüße --from-beginning --exit-at-end")
+    ascii_only = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="ascii"
+    )
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    code, out, err = run("groups list")
+    assert (code, err) == (0, "")
+    assert out.startswith("Gr\\xfc\\xdfe state=Empty")
+    code, out, err = run("groups list --format json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["group"] == "Grüße"
+
+
+def test_an_error_that_nobody_wants_to_hear_is_no_output(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `2>&-`."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("consume no-such-topic --exit-at-end") == (1, "", "")
+    present(sys.stderr).close()
+
+
+INTERRUPTED_AT_ITS_START = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from pyspark_kafkalog.cli import main
+sys.exit(main(["topics", "list"]))
+"""
+
+
+def test_ctrl_c_at_the_start_is_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_ITS_START],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_produce_without_a_stdin_is_a_sentence(
@@ -332,6 +383,8 @@ def test_a_shell_completes_topics_and_groups(
     assert completed("topics", "create", "whole-") == []
     assert completed("consume", "whole-a", "--group", "whole-") == ["whole-group"]
     assert completed("groups", "reset", "whole-") == ["whole-group"]
+    assert completed("groups", "reset", "g", "--topic", "whole-b") == ["whole-b"]
+    assert completed("load", "whole-a", "whole-") == ["whole-b"]
     assert completed("consume", "--format", "") == ["raw", "json"]
     monkeypatch.setenv("KAFKALOG_BOOTSTRAP_SERVERS", f"127.0.0.1:{closed_port()}")
     assert completed("topics", "describe", "whole-") == []
@@ -470,6 +523,7 @@ def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(
     local = datetime(2020, 1, 1).astimezone().isoformat()
     assert err.startswith(f"--from 2020-01-01T00:00 is {local}.\n--until 2020-01-02 is ")
     assert "0 offsets of 2 partitions" in out
+    assert run(f"{load} --from 2020-01-01T00:00 --quiet")[2] == ""
     assert not path.exists()
 
 
@@ -477,6 +531,7 @@ def test_a_dry_run_of_a_load_says_what_it_would_do_and_does_nothing(
     ("given", "said"),
     [
         ("--from soon", "'soon' is no place where a load can begin"),
+        ("--from 0001-01-01T00:00", "is no place where a load can begin"),
         ("--until earliest", "endingOffsets cannot be earliest"),
         ("--max-bytes ten", "max_bytes must be a number of bytes"),
         ("--until 2026-01-01Z --option endingTimestamp=5", "both say it"),

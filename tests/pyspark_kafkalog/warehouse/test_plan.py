@@ -106,6 +106,11 @@ def test_what_is_no_place_is_refused(
         batch_options(with_places(OPTIONS, starting, until, utc))
 
 
+def test_a_time_beyond_the_calendar_of_this_machine_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="is no place where a load can begin"):
+        with_places(OPTIONS, datetime.min, None, lambda: None)
+
+
 def test_what_is_said_twice_is_refused() -> None:
     options = {**OPTIONS, "endingoffsets": "latest"}
     with pytest.raises(InvalidOptionError, match="until and the option endingOffsets both say it"):
@@ -116,6 +121,8 @@ def test_other_texts_are_no_times() -> None:
     assert parse_time("2026") is None
     assert parse_time("-10 minutes") is None
     assert parse_time('{"orders":{"0":1}}') is None
+    assert parse_time("0001-01-01T00:00") is None
+    assert parse_time("0001-01-01T00:00Z") is not None
 
 
 A = OffsetRange("orders", 0, 100, 1100)
