@@ -12,6 +12,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.deadline import Deadline
 from pyspark_kafkalog.client.group import commit_offsets
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import Offsets
 
 _TIMEOUT_MS = 5_000
@@ -31,14 +32,15 @@ class GroupProgress:
         self._not_before = Deadline(0)
         self._tell_again = Deadline(0)
 
-    def completed(self, cluster: Cluster, offsets: Offsets) -> None:
-        """Commits `offsets`, below which all batches are complete. Never raises."""
+    def completed(self, cluster: Cluster, offsets: Offsets, logs: LogIdentity) -> None:
+        """Commits `offsets`, of `logs`, below which all batches are complete. Never raises."""
         unchanged = offsets == self._told and not self._tell_again.expired
         if unchanged or not self._not_before.expired:
             return
         timeout_ms = min(_TIMEOUT_MS, cluster.config.request_timeout_ms)
         try:
-            commit_offsets(cluster, self._group_id, offsets, Deadline(timeout_ms))
+            deadline = Deadline(timeout_ms)
+            commit_offsets(cluster, self._group_id, offsets, deadline, logs.epochs, logs.topic_ids)
         except (KafkaError, KafkalogError) as error:
             self._not_before = Deadline(_AGAIN_AFTER_FAILURE_MS)
             _log.warning(

@@ -3,15 +3,15 @@
 Offsets mean nothing by themselves: a topic that was deleted and created again has the same ones,
 and so has a log that lost its end (an election of a replica that was not in sync, a power loss, a
 broker that was restored) and grew again. So the end of a micro-batch holds the ids of its topics
-and the epochs of its partitions' leaders when it was planned. A checkpoint has no place for that:
-it is the name of a topic without partitions, which Spark's own connector reads over, as `from_json`
-does.
+and the epochs of its partitions' leaders when it was planned, and so do the offsets that
+`loaded_offsets` tells. Neither has a place for that: it is the name of a topic without partitions,
+which Spark's own connector reads over, as `from_json` does.
 
 Owns the form of that, and what became of such logs. Runs on the driver, with a Cluster handed in.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -19,7 +19,8 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.epoch_ends import epoch_ends
-from pyspark_kafkalog.source.offsets import OF_LOGS, JsonOffsets, Offsets
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TopicRecreatedError
+from pyspark_kafkalog.source.offsets import OF_LOGS, JsonOffsets, OffsetLimit, Offsets, describe
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
@@ -47,7 +48,7 @@ class LogIdentity:
 
 
 def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
-    """The end of a batch, with the logs that its offsets are of."""
+    """The end of a batch, or offsets of a load, with the logs that they are of."""
     logs: dict[str, dict[str, Any]] = {}
     for topic in sorted(identity.topic_ids):
         logs.setdefault(topic, {})["id"] = str(identity.topic_ids[topic])
@@ -58,8 +59,8 @@ def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
 
 
 def identity_in(end: JsonOffsets) -> LogIdentity:
-    """What `with_identity` has put into the end of a batch; empty where another connector, or an
-    earlier release, planned it."""
+    """What `with_identity` has put there; empty where another connector, or an earlier release, has
+    written it."""
     for name in end:
         if name.startswith(OF_LOGS):
             logs = json.loads(name.removeprefix(OF_LOGS))
@@ -72,6 +73,41 @@ def identity_in(end: JsonOffsets) -> LogIdentity:
                 },
             )
     return LogIdentity()
+
+
+def refuse_other_logs(
+    cluster: "Cluster", limit: OffsetLimit, partitions: Collection[TopicPartition]
+) -> None:
+    """Raises TopicRecreatedError or DataLossError where offsets of `limit`, of the topics that were
+    just asked for, are those of another log than is there. What begins at 0 leaves nothing out."""
+    if not limit.note:
+        return
+    try:
+        then = identity_in({limit.note: {}})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidOptionError(
+            f"offsets have the malformed note {limit.note[:200]!r}: give them as loaded_offsets "
+            "told them, or leave it out"
+        ) from None
+    offsets = {each: n for each, n in limit.named_offsets().items() if n and each in partitions}
+    now = {each.topic: cluster.topic_id(each.topic) for each in offsets}
+    known = LogIdentity({topic: one for topic, one in now.items() if one is not None})
+    others = sorted(then.of(offsets).others(known))
+    if others:
+        raise TopicRecreatedError(
+            f"{', '.join(others)}: not the topics that these offsets were told of, but deleted and "
+            "created again since, or of another cluster. To read what is there from the beginning, "
+            f"say earliest: {json.dumps(dict.fromkeys(others, 'earliest'))}. To begin at the "
+            f"offsets all the same, leave out what begins with {OF_LOGS.strip()}"
+        )
+    cut = CutLogs().find(cluster, offsets, then.epochs)
+    if cut:
+        first = min(cut)
+        raise DataLossError(
+            f"Partition {describe([first])} lost records before offset {offsets[first]} since that "
+            f"was told: others are written from offset {cut[first]} on. To read these, give that "
+            "offset"
+        )
 
 
 def is_back(then: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]) -> Offsets:

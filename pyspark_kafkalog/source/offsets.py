@@ -56,13 +56,15 @@ class OffsetLimit:
 
     `by_partition` holds an offset, EARLIEST or LATEST for each partition, and `by_topic` one of the
     two for all partitions of a topic; where `by_partition` is None, `everywhere` is for all.
-    `ends` has what LATEST means where a broker was asked before.
+    `ends` has what LATEST means where a broker was asked before. `note` says which logs the offsets
+    are of, where whoever told them knew (`log_identity.with_identity`).
     """
 
     everywhere: int = LATEST
     by_partition: Mapping[TopicPartition, int] | None = None
     by_topic: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    note: str = ""
 
     def mentions(self, symbol: int) -> bool:
         """True if any partition is to begin or end at `symbol` (EARLIEST or LATEST)."""
@@ -170,7 +172,8 @@ def parse_offset_limit(option: str, text: str) -> OffsetLimit:
     by_partition = _by_partition(
         option, text, OFFSETS_EXAMPLE, EARLIEST, "neither an offset nor -2 or -1", by_topic
     )
-    return OffsetLimit(by_partition=by_partition, by_topic=by_topic)
+    note = next((name for name in json.loads(text) if name.startswith(OF_LOGS)), "")
+    return OffsetLimit(by_partition=by_partition, by_topic=by_topic, note=note)
 
 
 def parse_start(option: str, text: str) -> OffsetLimit | RelativeLimit:

@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.config import Isolation
 from pyspark_kafkalog.errors import InvalidOptionError, TopicRecreatedError, UnknownTopicError
+from pyspark_kafkalog.source.log_identity import refuse_other_logs
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     LATEST,
@@ -231,9 +232,11 @@ def locate(cluster: "Cluster", limit: Limit, partitions: list[TopicPartition]) -
     """`limit` in offsets; asks the brokers where it is one of time, or counted back.
 
     To be called before `log_bounds`: what is found later may lie beyond the end that is known.
-    Raises InvalidOptionError where a partition has no record as late as its time, and must.
+    Raises InvalidOptionError where a partition has no record as late as its time, and must, and
+    what `refuse_other_logs` does.
     """
     if isinstance(limit, OffsetLimit):
+        refuse_other_logs(cluster, limit, partitions)
         return limit
     if isinstance(limit, RelativeLimit):
         if limit.ms is None:

@@ -209,7 +209,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._group_progress is not None and not is_new:
             # Spark asks on when the batch that ends at `start` is complete: also after the last one
             # of AvailableNow, of which commit() is never told.
-            self._group_progress.completed(self._connected(), known)
+            logs = self._identity_of(known, planned.epochs)
+            self._group_progress.completed(self._connected(), known, logs)
         if self._options.fail_on_data_loss:
             # Here and not when the batch is planned: then its end would be in the checkpoint, and
             # the query would fail for ever, even if what is missing comes back.

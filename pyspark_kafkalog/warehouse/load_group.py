@@ -25,13 +25,14 @@ def tell_group(wanted: LoadOptions, position: Position) -> None:
     if wanted.group is None:
         return
     covers = wanted.source.subscription.covers
-    known = position.without_deleted().offsets
-    offsets = {each: offset for each, offset in known.items() if covers(each)}
+    known = position.without_deleted()
+    offsets = {each: offset for each, offset in known.offsets.items() if covers(each)}
     if not offsets:
         return
     try:
         with Cluster(wanted.source.client, fails_fast=True) as cluster:
-            commit_offsets(cluster, wanted.group, offsets, Deadline(_TIMEOUT_MS))
+            deadline = Deadline(_TIMEOUT_MS)
+            commit_offsets(cluster, wanted.group, offsets, deadline, known.epochs, known.topic_ids)
     except (KafkaError, KafkalogError) as error:
         _log.warning(
             "The offsets of group %s were not committed (%s); the load is, and lag tools show "

@@ -6,6 +6,7 @@ commit ended. Runs on the driver, without Spark and without a broker; changes no
 
 import json
 
+from pyspark_kafkalog.source.log_identity import LogIdentity, with_identity
 from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.warehouse.targets.target import open_target
 
@@ -15,8 +16,15 @@ def loaded_offsets(target: str, name: str) -> str:
     option startingOffsets: JSON such as {"orders":{"0":5000}}, or `earliest` where there is no
     commit of that name.
 
+    Where brokers say ids of topics and epochs of leaders, these are in it, too, as the name of a
+    topic without partitions (`__kafkalog-of-logs ...`), so that a read which is given it refuses a
+    topic that was deleted and created again meanwhile, and a log that was cut off.
+
     Partitions that are new since the last commit are not in it, nor are topics that were deleted
     and that the load goes on without. Raises InvalidOptionError, TargetError.
     """
-    offsets = open_target(target).position(name, read_only=True).without_deleted().offsets
-    return json.dumps(to_json(offsets), separators=(",", ":")) if offsets else "earliest"
+    at = open_target(target).position(name, read_only=True).without_deleted()
+    if not at.offsets:
+        return "earliest"
+    logs = LogIdentity(at.topic_ids, at.epochs).of(at.offsets)
+    return json.dumps(with_identity(to_json(at.offsets), logs), separators=(",", ":"))

@@ -88,6 +88,12 @@ def landed(path: str) -> Counter[tuple[str, int, int]]:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+def where_to_go_on(path: str) -> dict[str, dict[str, int]]:
+    """The offsets of load nightly, without the note of which logs they are."""
+    told = json.loads(pyspark_kafkalog.loaded_offsets(f"parquet:{path}", "nightly"))
+    return {topic: offsets for topic, offsets in told.items() if " " not in topic}
+
+
 def offsets_of(topic: str, *counts: int, start: int = 0) -> Counter[tuple[str, int, int]]:
     return Counter(
         (topic, partition, offset)
@@ -518,7 +524,7 @@ def test_a_topic_of_a_pattern_that_was_deleted_is_refused_and_going_on_is_said_o
     result = load(**asked, failOnDataLoss="false", how={"chunk_bytes": "1"})
     assert (result.records, result.gaps) == (2, ())
     assert f"Partitions are gone: {gone}-0, {gone}-1." in caplog.text
-    assert set(json.loads(pyspark_kafkalog.loaded_offsets(f"parquet:{path}", "nightly"))) == {kept}
+    assert set(where_to_go_on(path)) == {kept}
     assert load(**asked).commit_id is None
 
     # A new topic of that name is new to the load.
@@ -589,8 +595,7 @@ def test_a_topic_that_is_back_with_nothing_new_is_missed_when_it_goes_again(
         load(**asked, failOnDataLoss="false")
     topics.fill(kept, others)
     assert load(**asked).records == others
-    where = json.loads(pyspark_kafkalog.loaded_offsets(f"parquet:{path}", "nightly"))
-    assert where == {kept: {"0": 4 + others}, away: {"0": 3}}
+    assert where_to_go_on(path) == {kept: {"0": 4 + others}, away: {"0": 3}}
     assert load(**asked).commit_id is None
     topics.fill(away, 5)
     topics.delete(away)

@@ -26,6 +26,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.source import group_progress, stream_reader
+from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json, with_start
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -663,17 +664,25 @@ class Committed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offsets: list[dict[str, dict[str, int]]] = []
+        self.logs = LogIdentity()
         self.error = None
         monkeypatch.setattr(group_progress, "commit_offsets", self)
 
     def __call__(
-        self, cluster: object, group_id: str, offsets: Offsets, deadline: Deadline
+        self,
+        cluster: object,
+        group_id: str,
+        offsets: Offsets,
+        deadline: Deadline,
+        epochs: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, UUID],
     ) -> None:
         assert group_id == "g"
         assert deadline.timeout_ms <= 5000
         if self.error is not None:
             raise self.error
         self.offsets.append(to_json(offsets))
+        self.logs = LogIdentity(topic_ids, epochs)
 
 
 @pytest.fixture
@@ -684,6 +693,8 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> Committed:
 def test_a_group_is_told_where_complete_batches_ended_and_only_then(
     cluster: FakeCluster, committed: Committed
 ) -> None:
+    cluster.topic_ids = {"orders": UUID(int=7)}
+    cluster.epochs = {TopicPartition("orders", 0): 3}
     stream = reader(startingOffsets="earliest", commitOffsetsToGroup="g")
     initial = stream.initialOffset()
     end = stream.latestOffset(initial, ALL)
@@ -693,9 +704,10 @@ def test_a_group_is_told_where_complete_batches_ended_and_only_then(
     cluster.logs["orders"] = [(5, 11), (0, 20)]
     later = stream.latestOffset(end, ALL)
     assert committed.offsets == [plain(end)]
+    assert committed.logs == LogIdentity({"orders": UUID(int=7)}, {TopicPartition("orders", 0): 3})
     assert stream.latestOffset(later, ALL) == later
     assert stream.latestOffset(later, ALL) == later
-    assert committed.offsets == [plain(end), later]
+    assert committed.offsets == [plain(end), plain(later)]
 
 
 def test_a_group_is_told_of_a_replayed_batch_when_it_is_complete(

@@ -8,7 +8,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
-from pyspark_kafkalog.client.group import commit_offsets, committed_offsets
+from pyspark_kafkalog.client.group import commit_offsets, committed_places
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import BrokersUnreachableError, InvalidOptionError
 from pyspark_kafkalog.warehouse import load_group
@@ -30,10 +30,15 @@ def test_a_groups_offsets_follow_the_loads_commits(
         filler.make("orders")
         options = {"kafka.bootstrap.servers": servers, "subscribe": "orders"}
 
-        def told() -> int | None:
+        def told() -> int:
             load(None, "nightly", f"parquet:{tmp_path}/table", options, group="nightly-load")
             with Cluster(ClientConfig.from_options({"bootstrap.servers": servers})) as cluster:
-                return committed_offsets(cluster, "nightly-load").get(orders)
+                cluster.topics(["orders"])
+                at = committed_places(cluster, "nightly-load")[orders]
+                # Else nobody could tell which log that is.
+                assert at.topic_id == cluster.topic_id("orders") is not None
+                assert at.leader_epoch == 0
+                return at.offset
 
         filler.append("orders", [b"1", b"2", b"3"])
         assert told() == 3
