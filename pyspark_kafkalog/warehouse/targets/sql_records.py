@@ -13,7 +13,8 @@
                        mark
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
     kafkalog_upserts   by which key and order a table is upserted: TABLE, key (JSON), order_by, and
-                       what these columns hold (JSON)
+                       all columns that loads have filled, with what these hold, null for others
+                       (JSON)
     kafkalog_deleted   the keys that tombstones deleted last: TABLE, key (bytes), topic, partition,
                        order (a number)
 
@@ -73,10 +74,11 @@ class _Tables(NamedTuple):
 
 
 class Upserted(NamedTuple):
-    """How a table is upserted, and what the columns hold that this names."""
+    """How a table is upserted, and the columns that loads have filled, each with what it holds
+    where `how` names it; of an earlier layout these alone are known."""
 
     how: Upsert
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, str | None]
 
 
 # An index of MariaDB has 3072 bytes, of which a character takes 4.
@@ -357,15 +359,16 @@ class Records:
         return Upserted(how, json.loads(row.kinds))
 
     def record_upsert(self, upserted: Upserted) -> None:
-        how, kinds = upserted
+        """In the place of what is recorded of the table, if anything is."""
+        upserts = self._tables.upserts
         values = {
-            "key_columns": json.dumps(how.key),
-            "order_by": how.order_by,
-            "kinds": json.dumps(kinds),
+            "key_columns": json.dumps(upserted.how.key),
+            "order_by": upserted.how.order_by,
+            "kinds": json.dumps(upserted.kinds),
         }
-        self._connection.execute(
-            self._tables.upserts.insert(), {"table_name": self._table, **values}
-        )
+        of_table = {"table_name": self._table}
+        self._connection.execute(upserts.delete().where(self._of_table(upserts)))
+        self._connection.execute(upserts.insert(), {**of_table, **values})
 
     def others_in(self, name: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
         """Other loads that have a place in some of the partitions, each with one of these."""

@@ -10,16 +10,18 @@ that is older than its row deletes nothing, and a row that is older than a tombs
 Within a partition what is committed later is newer, so one load alone may have a place in it.
 
 Rows are updated, not written anew: columns of the table's own keep what they have, and nothing
-that refers to them is deleted. Each key changes one row, or nothing is committed. Keys are compared
-byte by byte: columns of PostgreSQL and MariaDB that take two texts for one are refused, and those
-of SQLite and DuckDB are compared without their collation.
+that refers to them is deleted. Columns that loads have filled, and the rows have no more, get what
+they have in a new row: what they had is an older record's. Each key changes one row, or nothing is
+committed. Keys are compared byte by byte: columns of PostgreSQL and MariaDB that take two texts for
+one are refused, and those of SQLite and DuckDB are compared without their collation.
 
 Memory is the database's. Cost: with an index of the key, that of the load's own rows; but DuckDB
 reads the keys of the whole table. Called by the driver, by sql.py alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +32,7 @@ from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_records import Upserted
-from pyspark_kafkalog.warehouse.targets.sql_tables import Found
+from pyspark_kafkalog.warehouse.targets.sql_tables import Found, columns, key_of
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 
 _ONE = sa.literal_column("1", sa.Integer)
@@ -81,8 +83,10 @@ def begin_upsert(
     )
     if is_loaded:
         check_mode(connection, found, upsert, schema)
-    else:
-        records.record_upsert(Upserted(upsert, upsert.kinds(schema)))
+    recorded = records.upsert()
+    filled = {**(recorded.kinds if recorded else {}), **_filled(upsert, schema)}
+    if recorded is None or recorded.kinds != filled:
+        records.record_upsert(Upserted(upsert, filled))
     partitions = {piece.topic_partition for piece in pending.ranges}
     for other, place in records.others_in(pending.name, partitions).items():
         raise LoadConflictError(
@@ -91,6 +95,34 @@ def begin_upsert(
             f"published. Go on under that name, or forget it: pyspark_kafkalog.forget(target, "
             f"{other!r}) or kafkalog load --forget"
         )
+
+
+def _filled(upsert: Upsert, schema: pa.Schema) -> dict[str, str | None]:
+    """The columns that a load fills, and what the named ones hold."""
+    return {**dict.fromkeys(table_columns(schema).names), **upsert.kinds(schema)}
+
+
+def _unfilled(
+    connection: sa.Connection, found: Found, schema: pa.Schema
+) -> dict[str, sa.ColumnElement[Any]]:
+    """The columns that loads have filled and rows of `schema` have not, with what they are in a new
+    row."""
+    dialect = connection.dialect.name
+    recorded = found.records(connection).upsert()
+    filled = {key_of(dialect, name) for name in (recorded.kinds if recorded else ())}
+    filled -= {key_of(dialect, name) for name in schema.names}
+    if not filled:
+        return {}
+    there = columns(connection, found, table_columns(schema))
+    defaults: dict[str, str | None] = {}
+    if dialect == "sqlite":
+        query = sa.text("SELECT name, dflt_value FROM pragma_table_xinfo(:name, :schema)")
+        names = {"schema": found.schema, "name": found.name}
+        defaults = {row.name: row.dflt_value or "NULL" for row in connection.execute(query, names)}
+    return {
+        name: sa.literal_column(defaults.get(name) or "DEFAULT")
+        for name in (there[key].name for key in sorted(filled & there.keys()))
+    }
 
 
 def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema: pa.Schema) -> None:
@@ -168,8 +200,9 @@ def upsert_rows(
         _refuse_unordered_texts(connection, staged, schema.field(upsert.order_by))
     _make_newest(connection, staged, upsert)
     texts = {name for name in upsert.key if schema.field(name).type == pa.string()}
-    columns = table_columns(schema).names
-    table = sa.table(found.name, *map(_column, columns), schema=found.schema)
+    names = table_columns(schema).names
+    unfilled = _unfilled(connection, found, schema)
+    table = sa.table(found.name, *map(_column, [*names, *unfilled]), schema=found.schema)
     newest = sa.table(_NEWEST, *map(_column, schema.names))
     deleted = found.records(connection).deleted
     keys = [_Key(table.c[name], name, name in texts) for name in upsert.key]
@@ -189,7 +222,7 @@ def upsert_rows(
         tombstones.drop_older(deleted.c.row_order, ORDER)
     live, gone = sa.not_(newest.c[DELETED]), newest.c[DELETED]
     rows.delete(gone)
-    rows.put(live, {name: newest.c[name] for name in columns})
+    rows.put(live, {name: newest.c[name] for name in names}, unfilled)
     rows.check_put(live, found.name)
     order = newest.c[ORDER] if upsert.order_by else sa.null()
     place = {name: newest.c[name] for name in ("topic", "partition")}
@@ -301,11 +334,18 @@ class _Pair:
         )
         self.connection.execute(sa.delete(self.there).where(self.among, by_index, exact))
 
-    def put(self, which: _Condition, values: dict[str, sa.ColumnElement[Any]]) -> None:
-        """Changes the rows of such keys to `values`, and adds those that are not there."""
+    def put(
+        self,
+        which: _Condition,
+        values: Mapping[str, sa.ColumnElement[Any]],
+        unfilled: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({}),
+    ) -> None:
+        """Changes the rows of such keys to `values`, and adds those that are not there. Columns
+        that are `unfilled` then have this."""
         same = self.same(self.newest)
         names = {key.name for key in self.keys}
         others = {name: value for name, value in values.items() if value.key not in names}
+        others |= unfilled
         self.connection.execute(sa.update(self.there).where(same, which).values(others))
         is_there = sa.select(_ONE).select_from(self.there).where(same)
         new = sa.select(*values.values()).where(

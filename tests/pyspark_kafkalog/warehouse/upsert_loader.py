@@ -10,21 +10,25 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit
+from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 
 
 class Record(NamedTuple):
-    """A record; its timestamp is `time` seconds after the epoch."""
+    """A record; its timestamp is `time` seconds after the epoch. A `note` is a column more."""
 
     key: bytes | None
     value: bytes | None
     partition: int = 0
     time: int = 0
+    note: str | None = None
 
 
-def batch_of(records: Sequence[tuple[int, Record]], topic: str) -> pa.RecordBatch:
+def batch_of(
+    records: Sequence[tuple[int, Record]], topic: str, schema: pa.Schema | None = None
+) -> pa.RecordBatch:
     """Rows of records with their offsets."""
     columns = {
         "key": [record.key for _, record in records],
@@ -34,8 +38,9 @@ def batch_of(records: Sequence[tuple[int, Record]], topic: str) -> pa.RecordBatc
         "offset": [offset for offset, _ in records],
         "timestamp": [record.time * 1_000_000 for _, record in records],
         "timestampType": [0] * len(records),
+        "note": [record.note for _, record in records],
     }
-    schema = row_schema()
+    schema = schema or row_schema()
     return pa.RecordBatch.from_arrays(
         [pa.array(columns[field.name], _plain(field.type)).cast(field.type) for field in schema],
         schema=schema,
@@ -59,12 +64,15 @@ def upsert(
         starts.setdefault(record.partition, offset)
         placed.append((offset, record))
         ends[record.partition] = offset + 1
-    stage = target.stage(how.schema(row_schema()), upsert=how)
+    schema = row_schema()
+    if any(record.note for record in records):
+        schema = schema.append(pa.field("note", pa.string()))
+    stage = target.stage(how.schema(schema), (), SchemaChange(adds=True), how)
     pieces = [
         OffsetRange(topic, partition, starts[partition], ends[partition])
         for partition in sorted({record.partition for record in records})
     ]
-    rows = how.marked(batch_of(placed, topic))
+    rows = how.marked(batch_of(placed, topic, schema))
     files = list(write_files(stage, topic, [rows] if records else []))
     return target.commit(PendingCommit(stage, name, position, pieces, files))
 

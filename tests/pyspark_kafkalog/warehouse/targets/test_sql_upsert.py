@@ -411,3 +411,27 @@ def test_sqlite_finds_rows_of_several_columns_by_their_index(tmp_path: Path) -> 
         )
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
     assert "SEARCH main.orders USING INDEX" in plan[0][3]
+
+
+def test_a_field_that_rows_have_no_more_keeps_no_older_value(table: SqlTable) -> None:
+    """A column of the table's own keeps its values, one that loads have filled is the record's."""
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1", note="old"), Record(b"b", b"1", note="old"))
+    table.query("ALTER TABLE orders ADD own INTEGER")
+    table.query("UPDATE orders SET own = 5")
+    upsert(target, "n", Record(b"a", b"2"), Record(b"c", b"1"))
+    rows = {bytes(row["key"]): (row["note"], row["own"]) for row in table.all_rows()}
+    assert rows == {b"a": (None, 5), b"b": ("old", 5), b"c": (None, None)}
+    upsert(target, "n", Record(b"a", b"3", note="new"))
+    upsert(target, "n", Record(b"a", b"4"))
+    assert [row["note"] for row in table.all_rows() if bytes(row["key"]) == b"a"] == [None]
+
+
+def test_a_field_that_rows_have_no_more_is_the_columns_default(table: SqlTable) -> None:
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1"))
+    kind = "LONGTEXT" if isinstance(table, MariaDbTable) else "TEXT"
+    table.query(f"ALTER TABLE orders ADD note {kind} DEFAULT '50%'")
+    upsert(target, "n", Record(b"a", b"2", note="x"), Record(b"b", b"2", note="x"))
+    upsert(target, "n", Record(b"a", b"3"), Record(b"c", b"3"))
+    assert sorted(row["note"] for row in table.all_rows()) == ["50%", "50%", "x"]
