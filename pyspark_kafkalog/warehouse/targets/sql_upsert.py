@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
 from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
@@ -222,7 +223,10 @@ def upsert_rows(
         tombstones.drop_older(deleted.c.row_order, ORDER)
     live, gone = sa.not_(newest.c[DELETED]), newest.c[DELETED]
     rows.delete(gone)
-    rows.put(live, {name: newest.c[name] for name in names}, unfilled)
+    try:
+        rows.put(live, {name: newest.c[name] for name in names}, unfilled)
+    except IntegrityError as error:
+        raise _taken(found.name, error) from error
     rows.check_put(live, found.name)
     order = newest.c[ORDER] if upsert.order_by else sa.null()
     place = {name: newest.c[name] for name in ("topic", "partition")}
@@ -444,6 +448,16 @@ def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) ->
     if row is not None:
         topic, partition, other_topic, other_partition = row
         raise _two_partitions(f"{topic}-{partition}", f"{other_topic}-{other_partition}")
+
+
+def _taken(name: str, error: IntegrityError) -> TargetError:
+    """Databases compare what is UNIQUE after each row that they change."""
+    return TargetError(
+        f"the table {name} takes no such rows, and nothing was committed: {error.orig}. Of columns "
+        "beside the key that are UNIQUE it also refuses values that rows exchange, or that a row "
+        "gives up in a record which is not loaded yet: have them compared at the end (PostgreSQL: "
+        "DEFERRABLE INITIALLY DEFERRED), or take that off"
+    )
 
 
 def _two_partitions(one: str, other: str) -> InvalidRowError:

@@ -26,6 +26,7 @@ from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
+    DuckTable,
     MariaDbTable,
     PostgresTable,
     SqliteTable,
@@ -435,3 +436,31 @@ def test_a_field_that_rows_have_no_more_is_the_columns_default(table: SqlTable) 
     upsert(target, "n", Record(b"a", b"2", note="x"), Record(b"b", b"2", note="x"))
     upsert(target, "n", Record(b"a", b"3"), Record(b"c", b"3"))
     assert sorted(row["note"] for row in table.all_rows()) == ["50%", "50%", "x"]
+
+
+def test_values_that_rows_exchange_are_refused_where_they_are_unique(table: SqlTable) -> None:
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1"), Record(b"b", b"2"))
+    prefix = "(9)" if isinstance(table, MariaDbTable) else ""
+    table.query(f"CREATE UNIQUE INDEX one_of_each ON orders (value{prefix})")
+    exchanged = Record(b"a", b"2"), Record(b"b", b"1")
+    if isinstance(table, DuckTable):
+        upsert(target, "n", *exchanged)
+    else:
+        with pytest.raises(TargetError, match=r"(?i)unique.* DEFERRABLE INITIALLY DEFERRED"):
+            upsert(target, "n", *exchanged)
+        table.query("DROP INDEX one_of_each" + (" ON orders" if prefix else ""))
+        upsert(target, "n", *exchanged)
+    assert found(table) == {b"a": b"2", b"b": b"1"}
+
+
+def test_postgresql_compares_at_the_end_what_it_is_told_to(tmp_path: Path) -> None:
+    table = PostgresTable(tmp_path)
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1"), Record(b"b", b"2"))
+    table.query("ALTER TABLE orders ADD UNIQUE (value) DEFERRABLE INITIALLY DEFERRED")
+    upsert(target, "n", Record(b"a", b"2"), Record(b"b", b"1"))
+    assert found(table) == {b"a": b"2", b"b": b"1"}
+    with pytest.raises(TargetError, match="unique"):
+        upsert(target, "n", Record(b"a", b"1"))
+    assert found(table) == {b"a": b"2", b"b": b"1"}
