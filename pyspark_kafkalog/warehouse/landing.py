@@ -28,6 +28,7 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.source.python_worker import freeze_imports, kept_cluster
 from pyspark_kafkalog.source.reading import read_range
 from pyspark_kafkalog.warehouse.commit import DataFile, Epochs, Stage
+from pyspark_kafkalog.warehouse.holes import Holes
 from pyspark_kafkalog.warehouse.progress import Passed, tell_passed
 from pyspark_kafkalog.warehouse.rows.dead_letters import DeadLetters
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
@@ -97,7 +98,8 @@ class Landing:
 class Landed:
     """What became of one range: how many records were read, from which offset to which (inclusive;
     -1 for none), how many of them could not be decoded, the files that the rows went into, and the
-    offsets that were gone and given up (failOnDataLoss=false)."""
+    offsets that were gone and given up (failOnDataLoss=false). Of an upsert also the time before
+    the offsets without a record, if there are such (holes.py)."""
 
     offset_range: OffsetRange
     records: int = 0
@@ -106,6 +108,7 @@ class Landed:
     last_offset: int = -1
     files: tuple[DataFile, ...] = ()
     gaps: tuple[OffsetRange, ...] = ()
+    hole_after_us: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -156,6 +159,7 @@ class Records:
         self._first_offset = self._last_offset = -1
         self._bytes = 0
         self._gaps: list[OffsetRange] = []
+        self._holes = Holes(offset_range.start_offset) if reading.upsert else None
         self._stage_path = stage_path
         self._attempt = uuid.uuid4().hex[:16]
 
@@ -168,6 +172,7 @@ class Records:
             self._first_offset,
             self._last_offset,
             gaps=tuple(self._gaps),
+            hole_after_us=self._holes.after_us if self._holes else None,
         )
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -214,10 +219,14 @@ class Records:
                 self._last_offset = offsets[-1].as_py()
                 self._count += batch.num_rows
                 self._bytes += batch.nbytes
+                if self._holes:
+                    self._holes.pass_records(batch)
             yield batch
             if self._last_offset + 1 - marked >= _OFFSETS_BETWEEN_MARKS:
                 marked = self._last_offset + 1
                 self._mark(marked)
+        if self._holes:
+            self._holes.end(self._range.until_offset)
         self._mark(self._range.until_offset)
 
     def _mark(self, next_offset: int) -> None:

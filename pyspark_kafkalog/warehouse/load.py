@@ -28,6 +28,7 @@ from pyspark_kafkalog.warehouse.engines.local import LocalEngine
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from pyspark_kafkalog.warehouse.landing import Landing, Reading
 from pyspark_kafkalog.warehouse.load_group import tell_group
+from pyspark_kafkalog.warehouse.lost_tombstones import report_lost_tombstones
 from pyspark_kafkalog.warehouse.marks import marks_of
 from pyspark_kafkalog.warehouse.options import LoadArguments, LoadOptions, load_options
 from pyspark_kafkalog.warehouse.places import Place
@@ -332,6 +333,9 @@ def _land(
             # Before records are read: if their log is replaced meanwhile, the next load finds out.
             marks = marks_of(wanted.source.client, pieces, work.topic_ids)
             done = engine.run(Landing(reading, stage, layout, schema), pieces)
+        report_lost_tombstones(
+            wanted.source, work.target, wanted.name, work.position.offsets, done.holes
+        )
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)

@@ -3,8 +3,10 @@
 Called by the driver, between the tasks and the commit, whichever engine ran them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -14,22 +16,30 @@ from pyspark_kafkalog.warehouse.landing import Landed, Landing
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the tasks of a commit did: its files, how many records could not be decoded, and which
-    offsets were gone and given up."""
+    """What the tasks of a commit did: its files, how many records could not be decoded, which
+    offsets were gone and given up, and which partitions of an upsert have offsets without a record,
+    each with the time before (lost_tombstones.py)."""
 
     files: Sequence[DataFile] = ()
     bad_records: int = 0
     gaps: Sequence[OffsetRange] = ()
+    holes: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def outcome_of(
     landing: Landing, ranges: Sequence[OffsetRange], landed: Sequence[Landed]
 ) -> Outcome:
     """What tasks that landed `ranges` report; raises KafkalogError unless it fits them."""
+    holes: dict[TopicPartition, int] = {}
+    for result in landed:
+        if result.hole_after_us is not None:
+            each = result.offset_range.topic_partition
+            holes[each] = min(result.hole_after_us, holes.get(each, result.hole_after_us))
     return Outcome(
         verified_files(ranges, landed, landing.reading.rows_of),
         sum(result.bad_records for result in landed),
         [gap for result in landed for gap in result.gaps],
+        holes,
     )
 
 

@@ -1,0 +1,139 @@
+"""Tombstones that compaction takes between two upserts."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka.structs import TopicPartition
+
+import pyspark_kafkalog
+from pyspark_kafkalog.arrow.encode import RecordEncoder
+from pyspark_kafkalog.client import admin
+from pyspark_kafkalog.client.cluster import Cluster
+from pyspark_kafkalog.client.config import ClientConfig
+from pyspark_kafkalog.client.fetcher import Fetcher
+from pyspark_kafkalog.client.producer import Producer
+from pyspark_kafkalog.embedded import EmbeddedBroker
+from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.record.batch import batches
+from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.warehouse.holes import LONG_AGO_US, Holes
+from tests.pyspark_kafkalog.warehouse.tables import SqliteTable
+from tests.support.patience import wait_until
+
+USERS = TopicPartition("users", 0)
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "segment.bytes": "1048576",
+    "segment.ms": "1",
+    "file.delete.delay.ms": "0",
+}
+
+
+def test_holes_are_told_with_the_time_before_them() -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(300):
+        start, until = 5, 5 + chance.randrange(1, 12)
+        kept = [offset for offset in range(start, until) if chance.random() < 0.7]
+        times = {offset: chance.choice([None, 1, 2, 3]) for offset in kept}
+        holes = Holes(start)
+        for batch in split(chance, kept):
+            columns = {
+                "offset": pa.array(batch, pa.int64()),
+                "timestamp": pa.array([times[offset] for offset in batch], pa.timestamp("us")),
+            }
+            holes.pass_records(pa.RecordBatch.from_pydict(columns))
+        holes.end(until)
+        before = [
+            times.get(offset - 1)
+            for offset in range(start, until)
+            if offset not in kept and (offset - 1 in kept or offset == start)
+        ]
+        expected = [LONG_AGO_US if time is None else time for time in before]
+        assert holes.after_us == min(expected, default=None), (kept, times)
+
+
+def split(chance: random.Random, offsets: list[int]) -> Iterator[list[int]]:
+    while offsets:
+        count = chance.randrange(1, len(offsets) + 1)
+        yield offsets[:count]
+        offsets = offsets[count:]
+
+
+class Users:
+    """A compacted topic, and an upsert of it."""
+
+    def __init__(self, servers: str, directory: Path) -> None:
+        self._config = ClientConfig.from_options({"bootstrap.servers": servers})
+        self._options = {"kafka.bootstrap.servers": servers, "subscribe": "users"}
+        self.table = SqliteTable(directory)
+
+    def make(self, **configs: str) -> None:
+        with Cluster(self._config) as cluster:
+            admin.create_topic(cluster, "users", 1, 1, {**CONFIG, **configs})
+
+    def send(self, key: bytes, value: bytes | None) -> None:
+        encoder = RecordEncoder(1, Codec.NONE, max_batch_bytes=1000)
+        columns = {"key": pa.array([key], pa.binary()), "value": pa.array([value], pa.binary())}
+        with Producer(self._config, is_idempotent=False) as producer:
+            rows = pa.RecordBatch.from_pydict(columns)
+            for _, batch in [*encoder.encode(rows), *encoder.finish()]:
+                producer.send(USERS, batch)
+
+    def wait_for_compaction(self, offset: int) -> None:
+        """Until there is no record at `offset` any more."""
+
+        def is_gone() -> bool:
+            # A segment of its own, as the last one is not compacted.
+            self.send(b"filler", b"")
+            with Cluster(self._config) as cluster:
+                fetched = list(Fetcher(cluster, USERS, offset, offset + 1).records())
+                headers = [header for each in fetched for header in batches(each.records)]
+            return all(header.base_offset > offset for header in headers)
+
+        wait_until(is_gone, "compaction", pause_s=0.02)
+
+    def load(self, fails: str = "true") -> list[bytes]:
+        options = {**self._options, "failOnDataLoss": fails}
+        pyspark_kafkalog.load(None, "n", self.table.name, options, mode="upsert")
+        return sorted(key for (key,) in self.table.query("SELECT key FROM orders"))
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Iterator[Users]:
+    with EmbeddedBroker(config={"log.cleaner.backoff.ms": "20"}) as broker:
+        yield Users(broker.bootstrap_servers, tmp_path)
+
+
+@pytest.mark.slow
+def test_an_upsert_that_comes_later_than_tombstones_are_kept_says_so(users: Users) -> None:
+    users.make(**{"delete.retention.ms": "0"})
+    users.send(b"a", b"1")
+    users.send(b"b", b"1")
+    assert users.load() == [b"a", b"b"]
+    users.send(b"a", None)
+    users.wait_for_compaction(2)
+    said = r"users, which is compacted, keeps tombstones for 0\.0 .* Records of users-0 are gone"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=said):
+            users.load()
+    assert users.load("false") == [b"a", b"b", b"filler"]
+    # Nothing is missing of what comes from there on.
+    users.send(b"a", None)
+    assert users.load() == [b"b", b"filler"]
+
+
+@pytest.mark.slow
+def test_an_upsert_in_time_takes_no_notice_of_compaction(users: Users) -> None:
+    users.make()
+    users.send(b"a", b"1")
+    assert users.load() == [b"a"]
+    users.send(b"b", b"1")
+    users.send(b"b", b"2")
+    users.wait_for_compaction(1)
+    assert users.load() == [b"a", b"b", b"filler"]
