@@ -41,7 +41,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores targets help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -126,7 +126,7 @@ spark42: $(VENV_42)/.development peers ## PySpark 4.2: the Spark tests, and row 
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) -m spark tests/spark $(PYTEST_ARGS)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m pytest $(PARALLEL) tests/parity $(PYTEST_ARGS)
 
-bench: $(VENV_42)/.development peers /usr/bin/kcat ## ours beside Spark's own connector and Apache Kafka, in turn, in 5 pairs (25 minutes)
+bench: $(VENV_42)/.development peers $(PEERS)/iceberg-connect /usr/bin/kcat ## ours beside Spark's own connector, Apache Kafka and Iceberg's sink, in turn, in 5 pairs (35 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks
 
 bench-quick: $(VENV_42)/.development peers /usr/bin/kcat ## most of it with a twentieth of the work, in 2 pairs, into build/benchmarks
@@ -134,6 +134,9 @@ bench-quick: $(VENV_42)/.development peers /usr/bin/kcat ## most of it with a tw
 
 bench-growth: $(VENV_42)/.development peers ## charts of time and memory against size, in 8 minutes
 	KAFKALOG_PEERS=$(PEERS) $(VENV_42)/bin/python -m benchmarks.growth
+
+bench-kills: $(VENV)/.development $(PEERS)/kafka $(PEERS)/iceberg-connect ## rows that 20 SIGKILLs cost `kafkalog serve`, and Iceberg's sink (15 minutes)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m benchmarks.iceberg_kills
 
 docs: $(VENV)/.development ## the documentation's site, into site/ (every warning is an error)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -202,6 +205,10 @@ $(VENV)/.fuzz: | $(VENV)/.development $(VENV)/.compiled
 $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 &:
 	@command -v mvn > /dev/null || apt-get install -y -qq maven
 	tests/interop/peers/fetch $(PEERS)
+
+$(PEERS)/iceberg-connect:
+	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	tests/interop/peers/fetch $(PEERS) iceberg-connect
 
 # As pytest rewrites them: each of its processes reads them all, and would do it again.
 build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(VENV)/.compiled

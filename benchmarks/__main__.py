@@ -26,10 +26,20 @@ import pyspark
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import brokers, clusters, command_line, connector, log_size, memory, streams
+from benchmarks import (
+    brokers,
+    clusters,
+    command_line,
+    connector,
+    iceberg_sink,
+    log_size,
+    memory,
+    streams,
+)
 from benchmarks.pairs import Comparison, Result, chosen, compare
 from benchmarks.report import RESULTS, in_place_of, read_json, table, write_chart, write_json
 from benchmarks.running import Running
+from tests.support import iceberg_connect
 
 QUICK_RESULTS = Path("build") / "benchmarks"
 _QUICK_SCALE = 0.05
@@ -52,6 +62,10 @@ def main() -> None:
     is_partial = given.quick or bool(given.only) or scale != 1.0
     folder = given.results or (QUICK_RESULTS if is_partial else RESULTS)
     console = Console()
+    if not iceberg_connect.JARS.is_dir():
+        console.print(
+            "left out: landing in Iceberg, whose peer is not there: make .peers/iceberg-connect"
+        )
     with ExitStack() as stack:
         wanted = chosen(all_comparisons(Running(stack, scale)), given.only, given.quick)
         seconds = expected_s(wanted, pairs, scale)
@@ -83,6 +97,7 @@ def all_comparisons(running: Running) -> list[Comparison]:
         *streams.comparisons(running),
         *connector.beyond(running),
         *streams.beyond(running),
+        *iceberg_sink.comparisons(running),
         *memory.comparisons(running),
         *command_line.comparisons(running),
     ]

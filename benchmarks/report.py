@@ -24,7 +24,12 @@ from benchmarks.pairs import Result, Row
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("pyspark-kafkalog", "pyspark", "pyarrow", "kafka-python", "confluent-kafka", "cramjam")
-_PEER_VERSIONS = {"Apache Kafka": "4.3.0", "spark-sql-kafka-0-10": "4.2.0", "kcat": "1.7.1"}
+_PEER_VERSIONS = {
+    "Apache Kafka": "4.3.0",
+    "spark-sql-kafka-0-10": "4.2.0",
+    "kcat": "1.7.1",
+    "iceberg-kafka-connect": "1.10.1",
+}
 _REACHED, _MISSED, _PLAIN, _FAILED = "#2a7f62", "#d08c2e", "#7d93a8", "#b04040"
 
 
