@@ -26,6 +26,8 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.structs import TopicPartition
 
 from broker.cluster.to_brokers import Connection
+from broker.log.log import Log
+from broker.log.validator import OffsetsOutOfOrderError
 from broker.replica.partition import EARLIEST, LATEST, NO_EPOCH, Partition
 from broker.replica.truncation import truncation_offset
 from pyspark_kafkalog.protocol.fetch import (
@@ -36,6 +38,7 @@ from pyspark_kafkalog.protocol.fetch import (
     decode_fetch_response,
     encode_fetch_request,
 )
+from pyspark_kafkalog.record.batch import batches
 
 _log = logging.getLogger(__name__)
 
@@ -257,27 +260,41 @@ class ReplicaFetcher:
     async def _take(
         self, followed: _Followed, ask: FetchPartition, found: FetchedPartition
     ) -> None:
-        """One partition's part of an answer."""
-        async with self._writing:
-            partition = followed.partition
-            is_followed = self._followed.get(partition.topic_partition) is followed
-            if not is_followed or partition.log.log_end_offset != ask.fetch_offset:
+        """One partition's part of an answer. What is wrong with it is no other's trouble."""
+        if not self._is_as_asked(followed, ask):
+            return
+        try:
+            if found.error_code == OffsetOutOfRangeError.errno:
+                await self._start_again(followed, ask)
                 return
-            try:
-                if found.error_code:
-                    raise for_code(found.error_code)()
-                await self._follow(followed, found)
-                followed.backoff_ms = 0
-                followed.lag = max(0, found.high_watermark - partition.log.log_end_offset)
-            except OffsetOutOfRangeError:
-                await self._start_again(followed)
-            except (FencedLeaderEpochError, KafkaStorageError, OSError) as error:
-                # The one: the controller will say who leads. Else the disk takes no more.
-                self._say(partition, "stopped", error)
-                followed.is_stopped = True
-            except (BrokerResponseError, KafkaProtocolError) as error:
-                self._say(partition, "held_back", error)
-                followed.hold_back(self._now_s(), self._options.backoff_ms)
+            if found.error_code:
+                raise for_code(found.error_code)()
+            async with self._writing:
+                if self._is_as_asked(followed, ask):
+                    await self._follow(followed, found)
+        except (FencedLeaderEpochError, KafkaStorageError, OSError) as error:
+            # The one: the controller will say who leads. Else the disk takes no more.
+            self._say(followed.partition, "stopped", error)
+            followed.is_stopped = True
+        except (
+            BrokerResponseError,
+            KafkaConnectionError,
+            KafkaProtocolError,
+            OffsetsOutOfOrderError,
+        ) as error:
+            self._say(followed.partition, "held_back", error)
+            followed.hold_back(self._now_s(), self._options.backoff_ms)
+        except Exception:
+            _log.exception(
+                "fetcher.failed topic=%r partition=%d", *followed.partition.topic_partition
+            )
+            followed.hold_back(self._now_s(), self._options.backoff_ms)
+
+    def _is_as_asked(self, followed: _Followed, ask: FetchPartition) -> bool:
+        """Whether an answer is still about this leader epoch, and the log as it is."""
+        partition = followed.partition
+        is_followed = self._followed.get(partition.topic_partition) is followed
+        return is_followed and partition.log.log_end_offset == ask.fetch_offset
 
     def _say(self, partition: Partition, event: str, error: Exception) -> None:
         _log.warning(
@@ -296,38 +313,46 @@ class ReplicaFetcher:
         records = found.records
         if records is not None and len(records):
             assert isinstance(records, memoryview)
-            if records.nbytes < _ASIDE_BYTES:
-                log.append_as_follower(records)
-            else:
-                await _in_thread(lambda: log.append_as_follower(records))
-            followed.has_joined = True
-            self._replicas.received(partition, records.nbytes)
+            await self._append(followed, _of_leader(records, partition.leader_epoch))
         self._replicas.follow_leader(partition, found.high_watermark, found.log_start_offset)
+        followed.backoff_ms = 0
+        followed.lag = max(0, found.high_watermark - log.log_end_offset)
 
-    async def _start_again(self, followed: _Followed) -> None:
-        """Our log ends above the leader's end, or below its start; or it is neither, and the leader
-        knows nothing of our last epoch."""
+    async def _append(self, followed: _Followed, records: memoryview) -> None:
         partition = followed.partition
-        try:
-            log = partition.log
-            own_end_offset = log.log_end_offset
-            end_offset = await self._leader_offset(partition, LATEST)
+        if not len(records):
+            raise KafkaProtocolError("its leader has sent what only a later leader can have")
+        if records.nbytes < _ASIDE_BYTES:
+            _append_copy(partition.log, records)
+        else:
+            await _in_thread(lambda: _append_copy(partition.log, records))
+        followed.has_joined = True
+        # The others first, next time: an answer holds so much, and this one may lack more than
+        # all of them together.
+        place = partition.topic_partition
+        self._followed[place] = self._followed.pop(place)
+        self._replicas.received(partition, records.nbytes)
+
+    async def _start_again(self, followed: _Followed, ask: FetchPartition) -> None:
+        """Our log ends above the leader's end, or below its start; or it is neither, and the leader
+        knows nothing of our last epoch. Nobody waits while the leader is asked."""
+        partition = followed.partition
+        log, own_end_offset = partition.log, ask.fetch_offset
+        end_offset = await self._leader_offset(partition, LATEST)
+        start_offset = 0
+        if end_offset >= own_end_offset:
+            start_offset = await self._leader_offset(partition, EARLIEST)
+        async with self._writing:
+            if not self._is_as_asked(followed, ask):
+                return
             if end_offset < own_end_offset:
                 await _in_thread(lambda: log.truncate_to(end_offset))
-            else:
-                start_offset = await self._leader_offset(partition, EARLIEST)
-                if start_offset > own_end_offset:
-                    await _in_thread(lambda: log.restart_at(start_offset))
+            elif start_offset > own_end_offset:
+                await _in_thread(lambda: log.restart_at(start_offset))
             if log.log_end_offset == own_end_offset:
                 followed.hold_back(self._now_s(), self._options.backoff_ms)
             followed.has_joined = False
             self._replicas.follow_leader(partition, partition.high_watermark, log.log_start_offset)
-        except (BrokerResponseError, KafkaConnectionError, OSError) as error:
-            self._say(partition, "held_back", error)
-            followed.is_stopped = isinstance(
-                error, (FencedLeaderEpochError, KafkaStorageError, OSError)
-            )
-            followed.hold_back(self._now_s(), self._options.backoff_ms)
 
     async def _leader_offset(self, partition: Partition, which: int) -> int:
         topic, index = partition.topic_partition
@@ -355,6 +380,29 @@ class ReplicaFetcher:
         if answer.error_code:
             raise for_code(answer.error_code)()
         return int(answer.offset)
+
+
+def _of_leader(records: memoryview, leader_epoch: int) -> memoryview:
+    """The batches that the leader of that epoch can have. It sends what its file holds: where it
+    follows another one by now, that may be the next leader's, behind what it has cut off meanwhile
+    and we have not."""
+    for header in batches(records):
+        if header.partition_leader_epoch > leader_epoch:
+            return records[: header.position]
+    return records
+
+
+def _append_copy(log: Log, records: memoryview) -> None:
+    """A leader's log may begin in the middle of a batch (DeleteRecords), which comes whole: ours,
+    still empty, begins with it then."""
+    try:
+        log.append_as_follower(records)
+    except OffsetsOutOfOrderError as error:
+        is_empty = log.log_start_offset == log.log_end_offset
+        if not is_empty or not 0 <= error.offset < log.log_end_offset:
+            raise
+        log.restart_at(error.offset)
+        log.append_as_follower(records)
 
 
 async def _in_thread(function: Callable[[], T]) -> T:

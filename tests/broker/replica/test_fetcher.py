@@ -32,9 +32,10 @@ from pyspark_kafkalog.protocol.fetch import (
     decode_fetch_request,
     encode_fetch_response,
 )
+from pyspark_kafkalog.record.batch import batches
 from tests.broker.log.batches import batch
 from tests.broker.log.memory_files import MemoryFiles
-from tests.support.patience import eventually
+from tests.support.patience import EVENT_S, eventually
 from tests.support.present import present
 from tests.support.records import whole
 from tests.support.replicas import host_alone
@@ -126,6 +127,7 @@ class Leader:
         self.refused = 0
         self.asked: list[set[int]] = []
         self.gate: asyncio.Event | None = None
+        self.offsets_gate: asyncio.Event | None = None
         self.replicas = Replicas()
 
     async def exchange(self, api_key: int, version: int, body: memoryview) -> memoryview:
@@ -160,6 +162,8 @@ class Leader:
         (ask,) = message.topics[0].partitions
         leader = self.pairs[ask.partition_index].leader
         self.begin_at(ask.timestamp)
+        if self.offsets_gate is not None:
+            await self.offsets_gate.wait()
         topic_class = ListOffsetsResponse.ListOffsetsTopicResponse
         answer = topic_class.ListOffsetsPartitionResponse(partition_index=ask.partition_index)
         try:
@@ -442,6 +446,97 @@ def test_a_log_that_ends_below_the_leaders_start_begins_there(pairs: list[Pair])
     fetching([first], scenario)
 
 
+def test_a_log_whose_leader_begins_in_the_middle_of_a_batch_begins_there(pairs: list[Pair]) -> None:
+    """DeleteRecords names any offset; batches come whole. Others of that leader go on."""
+    first, second = pairs
+    first.leader.log.append(batch([b"a"] * 8), 0)
+    first.append()
+    first.leader.advance_high_watermark(9)
+    first.leader.log.advance_log_start_offset(5)
+    second.append()
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        await until_equal(*pairs)
+        log = first.follower.log
+        await eventually(lambda: (log.log_start_offset, log.log_end_offset) == (5, 9))
+
+    fetching(pairs, scenario)
+
+
+def test_what_cannot_follow_keeps_no_other_partition_from_going_on(pairs: list[Pair]) -> None:
+    first, second = pairs
+
+    def spoil(found: FetchedPartition) -> None:
+        if found.partition == 0 and found.records:
+            assert isinstance(found.records, bytes)
+            found.records = bytes(8) + found.records[8:]  # at offset 0 again
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        first.append()
+        await until_equal(first)
+        leader.spoil = spoil
+        first.append()
+        second.append()
+        await until_equal(second)
+        assert not first.is_equal
+        leader.spoil = lambda found: None
+        await until_equal(first)
+
+    fetching(pairs, scenario)
+
+
+def test_a_partition_that_lacks_much_starves_no_other(pairs: list[Pair]) -> None:
+    """An answer holds so much: those that got nothing are asked for first."""
+    first, second = pairs
+    orders: list[list[int]] = []
+
+    def spoil(found: FetchedPartition) -> None:
+        orders[-1:] = [[*orders[-1], found.partition]] if orders else [[found.partition]]
+        if len(orders[-1]) == 1:
+            return  # the answer is full by then
+        found.records = b""
+        orders.append([])
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        leader.most_bytes = 1
+        leader.spoil = spoil
+        first.append(count=1000)
+        second.append()
+        await until_equal(second)
+        assert first.follower.log.log_end_offset < 10
+
+    fetching(pairs, scenario)
+
+
+def test_what_a_later_leader_has_is_not_taken_from_the_one_before(pairs: list[Pair]) -> None:
+    """Who leads no more may send what it has put in the place of what it has cut off, where its
+    answer waits: behind what this follower has not cut off yet."""
+    first, second = pairs
+    first.append(count=2)
+    sent: list[bool] = []
+
+    def spoil(found: FetchedPartition) -> None:
+        if found.partition == 0 and found.records:
+            assert isinstance(found.records, bytes)
+            records = bytearray(found.records)
+            header = list(batches(records))[-1]
+            records[header.position + 12 : header.position + 16] = (1).to_bytes(4, "big")
+            found.records = bytes(records)
+            sent.append(True)
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        leader.spoil = spoil
+        await eventually(lambda: len(sent) > 2)
+        second.append()
+        await until_equal(second)
+        log = first.follower.log
+        assert (log.log_end_offset, log.leader_epochs.latest_epoch) == (1, 0)
+        leader.spoil = lambda found: None
+        await until_equal(first)
+
+    fetching(pairs, scenario)
+
+
 @pytest.mark.parametrize(("is_above", "asked_for"), [(True, LATEST), (False, EARLIEST)])
 def test_one_that_is_fenced_while_it_is_out_of_range_stops(
     pairs: list[Pair], is_above: bool, asked_for: int
@@ -476,6 +571,23 @@ def test_one_that_is_fenced_while_it_is_out_of_range_stops(
         await eventually(
             lambda: first.follower.log.log_end_offset == first.leader.log.log_end_offset
         )
+
+    fetching(pairs, scenario)
+
+
+def test_nobody_waits_for_a_leader_that_does_not_say_where_its_log_ends(pairs: list[Pair]) -> None:
+    """What a controller says of other partitions would wait as well."""
+    first, second = pairs
+    first.append_to_follower(5, 6)  # of which the leader knows nothing
+    asked: list[int] = []
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        leader.offsets_gate = asyncio.Event()
+        leader.begin_at = asked.append
+        await eventually(lambda: asked)
+        await asyncio.wait_for(fetcher.remove([second.place]), EVENT_S)
+        leader.offsets_gate.set()
+        await until_equal(first)
 
     fetching(pairs, scenario)
 
