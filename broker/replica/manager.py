@@ -336,7 +336,8 @@ class ReplicaManager:
             return None
         self._appending[topic_partition] = self._appending.get(topic_partition, 0) + 1
         # The thread lets go of the view before the answer does: its memory is used again then.
-        append = functools.partial(_append_aside, partition, [records], acks)
+        leadership = partition.leadership
+        append = functools.partial(_append_aside, partition, [records], acks, leadership)
         appending = asyncio.get_running_loop().run_in_executor(self._append_threads, append)
         # Not by who waits for it, and may be cancelled: the records are there in any case.
         appending.add_done_callback(functools.partial(self._appended_aside, partition))
@@ -737,9 +738,13 @@ def _leads_elsewhere(reads: Sequence[PartitionRead | BrokerResponseError]) -> bo
     )
 
 
-def _append_aside(partition: Partition, records: list[memoryview], acks: int) -> LogAppendInfo:
+def _append_aside(
+    partition: Partition, records: list[memoryview], acks: int, leadership: int
+) -> LogAppendInfo:
     """In a thread. Empties `records`."""
-    return _append(partition, records.pop(), acks, transactional=False, numbered=True)
+    view = records.pop()
+    with partition.led_since(leadership):
+        return _append(partition, view, acks, transactional=False, numbered=True)
 
 
 def _append(

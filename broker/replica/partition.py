@@ -1,16 +1,18 @@
 """One partition on this broker: its log, who leads it since when, and how far it is committed.
 
 Owns: leader epoch, in-sync replicas and high watermark of one partition, which this broker leads or
-follows. Called by: the event loop's thread only, but for `append`. Records below the high watermark
-are in every in-sync replica; only those are handed to consumers. Where no other replica is in sync
-it moves to the log's end after each append; else when the followers fetch. Whoever moves it is told
-what became visible by that, and tells those who wait.
+follows. Called by: the event loop's thread only, but for `led_since` and `append`. Records below
+the high watermark are in every in-sync replica; only those are handed to consumers. Where no other
+replica is in sync it moves to the log's end after each append; else when the followers fetch.
+Whoever moves it is told what became visible by that, and tells those who wait.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -114,6 +116,7 @@ class Partition:
     """A partition that this broker leads, or follows."""
 
     __slots__ = (
+        "_changing",
         "_host",
         "_isr",
         "_log",
@@ -154,6 +157,8 @@ class Partition:
         """Until the partition is led no more: who waits for it then waits in vain."""
         self.leadership = 0
         """How often this broker has become its leader, having not been that before."""
+        self._changing = Lock()
+        """Held while it begins to lead, follow or neither, and while a thread appends."""
         self._host = host
         self._isr = InSyncReplicas(host)
         self._log = log
@@ -166,19 +171,21 @@ class Partition:
         one. What became visible by that."""
         is_new_epoch = not self.is_led or state.leader_epoch > self.leader_epoch
         is_known = not is_new_epoch and state.partition_epoch == self.partition_epoch
-        if not self.is_led:
-            self.leadership += 1
-        self.is_led = True
-        self._take(state)
-        if is_new_epoch:
-            self.epoch_start_offset = self._log.log_end_offset
+        with self._changing:
+            if not self.is_led:
+                self.leadership += 1
+            self.is_led = True
+            self._take(state)
+            if is_new_epoch:
+                self.epoch_start_offset = self._log.log_end_offset
         self._isr.begin(state.replicas, state.isr, is_new_epoch, is_known)
         return self._advance()
 
     def follow(self, state: PartitionMetadata) -> None:
         """Follows its leader, as the controller says; what is committed comes from there now."""
-        self.is_led = False
-        self._take(state)
+        with self._changing:
+            self.is_led = False
+            self._take(state)
         self._isr.clear()
 
     def follow_leader(self, high_watermark: int, log_start_offset: int) -> None:
@@ -205,9 +212,20 @@ class Partition:
 
     def retire(self) -> None:
         """Neither leads nor follows it any more."""
-        self.is_led = False
-        self.leader_id = NO_LEADER
+        with self._changing:
+            self.is_led = False
+            self.leader_id = NO_LEADER
         self._isr.clear()
+
+    @contextmanager
+    def led_since(self, leadership: int) -> Iterator[None]:
+        """For a thread that appends what came in that leadership: until it is done, this broker
+        neither follows nor leads in another epoch. Raises NotLeaderForPartitionError where it does
+        already: what is appended then would lie in its log as if another leader had written it."""
+        with self._changing:
+            if not self.is_led or self.leadership != leadership:
+                raise NotLeaderForPartitionError(f"{self.topic_partition} is not led here any more")
+            yield
 
     def _take(self, state: PartitionMetadata) -> None:
         self.leader_id = state.leader
@@ -329,7 +347,7 @@ class Partition:
         numbered: bool = True,
     ) -> LogAppendInfo:
         """Appends whole batches, whose offsets and epoch are stamped in place; for what the two
-        words mean, see `Log.append`. Any thread; `commit` is to follow, on the event loop.
+        words mean, see `Log.append`. On the event loop, or in `led_since`; `commit` is to follow.
 
         Raises what Log.append raises, and NotEnoughReplicasError for acks=all below
         min.insync.replicas, or below all replicas where there are less than that.
@@ -386,8 +404,8 @@ class Partition:
 
     def _advance(self, end_offset: int = 0, size_bytes: int = 0) -> Visible:
         """Moves the high watermark up to where all in sync have the log. Below min.insync.replicas
-        it stands, as in Apache Kafka."""
-        if len(self.isr) < self._least_in_sync:
+        it stands, as in Apache Kafka; and where this broker does not lead it any more."""
+        if not self.is_led or len(self.isr) < self._least_in_sync:
             return 0, 0
         if not self._isr.followers:
             return self.advance_high_watermark(end_offset or self._log.log_end_offset, size_bytes)

@@ -6,11 +6,11 @@ from asyncio import Future
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaStorageError
-from kafka.structs import TopicPartition
+from kafka.errors import KafkaStorageError, NotLeaderForPartitionError
 from typing_extensions import Buffer
 
 from broker.cluster.metadata import new_topic
@@ -22,25 +22,33 @@ from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
-from tests.support.patience import turns
+from tests.support.patience import EVENT_S, turns
 from tests.support.present import present
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
 
 LARGE_BYTES = 600_000
-PLACES = [TopicPartition("t", index) for index in range(2)]
+THREADS = os.cpu_count() or 1
+TOPIC = new_topic("t", THREADS + 2, 1)
+PLACES = TOPIC.topic_partitions()
 
 
 class _Disk(DiskFiles):
-    """Its log files can be told to fail."""
+    """Its log files can be told to fail, and to wait."""
 
     is_full = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = Event()
+        self.goes_on.set()
 
     def open(self, path: Path, *, create: bool = False) -> File:
         disk = self
 
         class File(DiskFile):
             def pwrite(self, data: Buffer, position: int) -> None:
+                disk.goes_on.wait(EVENT_S)
                 if disk.is_full and path.suffix == ".log":
                     raise OSError(28, "No space left on device")
                 super().pwrite(data, position)
@@ -55,14 +63,13 @@ def disk() -> _Disk:
 
 @pytest.fixture
 def replicas(tmp_path: Path, disk: _Disk) -> Iterator[ReplicaManager]:
-    """A topic with two partitions."""
+    """A topic with some more partitions than there are threads."""
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path)})
     logs = LogManager(config, files=disk)
     logs.open()
-    topic = new_topic("t", 2, 1)
     purgatory = Purgatory(lambda delay, run: asyncio.get_running_loop().call_later(delay, run))
     made = replicas_alone(logs, purgatory)
-    lead(made, topic)
+    lead(made, TOPIC)
     yield made
     made.finish_appends()
     logs.close()
@@ -104,7 +111,7 @@ def test_large_batches_of_several_connections_for_several_logs_go_to_threads(
 
     first, second, third = asyncio.run(scenario())
     assert (sorted([first, third]), second) == ([0, 1], 0)
-    assert [replicas.partition(place).high_watermark for place in PLACES] == [2, 1]
+    assert [replicas.partition(place).high_watermark for place in PLACES[:2]] == [2, 1]
     assert replicas.stats.messages_in == 3
 
 
@@ -171,7 +178,7 @@ def test_a_disk_that_refuses_leaves_nothing(
 def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(
     replicas: ReplicaManager, busy: None
 ) -> None:
-    partitions = [replicas.partition(place) for place in PLACES]
+    partitions = [replicas.partition(place) for place in PLACES[:2]]
 
     async def scenario() -> None:
         begun = [aside(replicas, n % 2, f"{n}") for n in range(20)]
@@ -184,13 +191,52 @@ def test_appends_that_have_begun_are_in_the_log_before_it_is_closed(
 
 def test_a_topic_that_goes_takes_no_more(replicas: ReplicaManager, busy: None) -> None:
     partition = replicas.partition(PLACES[0])
-    topic = new_topic("t", 2, 1)
 
     async def scenario() -> None:
-        stop(replicas, topic)
-        for topic_partition in topic.topic_partitions():
+        stop(replicas, TOPIC)
+        for topic_partition in PLACES:
             replicas.delete_log(topic_partition)
-        with pytest.raises(KafkaStorageError):
+        with pytest.raises(NotLeaderForPartitionError):
             await present(replicas.append_aside(partition, large(), ACKS_ALL, "a"))
 
     asyncio.run(scenario())
+
+
+ELSEWHERE = replace(TOPIC.partitions[0], leader=2, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
+
+
+def test_what_waits_for_a_thread_is_not_written_where_another_broker_leads_by_then(
+    replicas: ReplicaManager, busy: None, disk: _Disk
+) -> None:
+    """It would be in the log as if that broker had written it."""
+    partition = replicas.partition(PLACES[0])
+
+    async def scenario() -> None:
+        disk.goes_on.clear()
+        begun = [aside(replicas, 2 + n, f"{n}") for n in range(THREADS)]
+        waiting = aside(replicas, 0, "a")
+        replicas.follow(PLACES[0], TOPIC.topic_id, ELSEWHERE)
+        disk.goes_on.set()
+        with pytest.raises(NotLeaderForPartitionError):
+            await present(waiting)
+        await asyncio.gather(*map(present, begun))
+
+    asyncio.run(scenario())
+    assert partition.log.log_end_offset == 0
+
+
+def test_what_a_thread_has_written_is_not_committed_where_another_broker_leads_by_then(
+    replicas: ReplicaManager, busy: None
+) -> None:
+    partition = replicas.partition(PLACES[0])
+
+    async def scenario() -> None:
+        appending = present(aside(replicas, 0, "a"))
+        replicas.finish_appends()
+        replicas.follow(PLACES[0], TOPIC.topic_id, ELSEWHERE)
+        await appending
+        await turns()
+
+    asyncio.run(scenario())
+    assert (partition.log.log_end_offset, partition.high_watermark) == (1, 0)
+    assert partition.log.leader_epochs.latest_epoch == 0  # so that it is found to have diverged
