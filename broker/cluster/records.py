@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import NoneType
+from typing import Any
 
 from kafka.errors import (
     InconsistentClusterIdError,
@@ -21,7 +23,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
-from broker.cluster.control import NO_LEADER, Partitions
+from broker.cluster.control import LEADER_DURING_DELETE, NO_LEADER, Partitions
 from broker.cluster.metadata import (
     NOT_MADE,
     BrokerNode,
@@ -55,6 +57,8 @@ _log = logging.getLogger(__name__)
 
 # So many partitions are made or forgotten by one commit: far less than a store refuses.
 _AT_ONCE = 200
+_LAST_NUMBER = 2**31 - 2
+_LAST_PORT = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class MetadataRecords:
         was faster."""
         before = self._store.get(znodes.CONTROLLER_EPOCH)
         with _meaning(znodes.CONTROLLER_EPOCH):
-            epoch, version = int(before.value) + 1, before.version + 1
+            epoch, version = _number(before.value) + 1, before.version + 1
         elected_ms = time.time_ns() // 1_000_000
         try:
             self._store.commit(
@@ -199,8 +203,13 @@ class MetadataRecords:
         node = self._store.get(path)
         with _meaning(path):
             value = znodes.load(node.value)
-            host, port = str(value["host"]), int(value["port"])
-            return LiveBroker(BrokerNode(int(name), host, port, value.get("rack")), node.czxid)
+            node_id, rack = _number(name), value.get("rack")
+            host, port = value["host"], _number(value["port"])
+            if str(node_id) != name or port > _LAST_PORT:
+                raise ValueError(f"broker {name!r} at port {port}")
+            if not isinstance(host, str) or not isinstance(rack, (str, NoneType)):
+                raise TypeError("a host is a text, and so is a rack")
+            return LiveBroker(BrokerNode(node_id, host, port, rack), node.czxid)
 
     def register(self, broker: BrokerNode) -> int:
         """Announces this broker: its epoch. NodeExistsError when its id is taken by a live one."""
@@ -512,8 +521,8 @@ def _state_in(
         state = znodes.load(node.value)
         return replace(
             placed,
-            leader=int(state["leader"]),
-            leader_epoch=int(state["leader_epoch"]),
+            leader=_number(state["leader"], LEADER_DURING_DELETE),
+            leader_epoch=_number(state["leader_epoch"]),
             isr=_node_ids(state["isr"]),
             partition_epoch=node.version,
             is_recovering=bool(state.get("leader_recovery_state", 0)),
@@ -521,10 +530,19 @@ def _state_in(
 
 
 def _node_ids(value: object) -> tuple[int, ...]:
-    """Raises TypeError."""
+    """Raises TypeError and ValueError."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(each, int) for each in value):
         raise TypeError("ids of brokers are a list of numbers")
-    return tuple(value)
+    return tuple(map(_number, value))
+
+
+def _number(value: Any, least: int = 0) -> int:
+    """One that a message to the brokers can hold, and the next one, too: else they would hear of
+    nothing any more. Raises TypeError, ValueError and OverflowError."""
+    number = int(value)
+    if not least <= number <= _LAST_NUMBER:
+        raise ValueError(f"{number} is not within {least} to {_LAST_NUMBER}")
+    return number
 
 
 @contextlib.contextmanager

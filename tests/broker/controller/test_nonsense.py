@@ -44,6 +44,8 @@ TOPIC = [
     b'{"partitions":{"0":[]},"topic_id":"Pws_gJSqQzmfLBDX29f-cg"}',
     b'{"partitions":{"1":[1]},"topic_id":"Pws_gJSqQzmfLBDX29f-cg"}',
     b'{"partitions":{"0":"12"},"topic_id":"Pws_gJSqQzmfLBDX29f-cg"}',
+    b'{"partitions":{"0":[4294967296]},"topic_id":"Pws_gJSqQzmfLBDX29f-cg"}',
+    b'{"partitions":{"0":[-1]},"topic_id":"Pws_gJSqQzmfLBDX29f-cg"}',
     b'{"partitions":{"0":[1]},"topic_id":"short"}',
     b'{"partitions":{"0":[1]},"topic_id":7}',
 ]
@@ -54,6 +56,10 @@ STATE = [
     b'{"leader":1,"leader_epoch":1e999,"isr":[1]}',
     b'{"leader":1,"leader_epoch":0,"isr":"1"}',
     b'{"leader":1,"leader_epoch":0,"isr":["1"]}',
+    b'{"leader":1,"leader_epoch":0,"isr":[2147483648]}',
+    b'{"leader":2147483648,"leader_epoch":0,"isr":[1]}',
+    b'{"leader":1,"leader_epoch":2147483647,"isr":[1]}',
+    b'{"leader":1,"leader_epoch":-2,"isr":[1]}',
 ]
 
 
@@ -109,6 +115,11 @@ def test_a_controller_replaces_a_state_that_it_knows(
         (b"9", b'{"host":"h"}'),
         (b"9", b'{"host":"h","port":"x"}'),
         (b"x", b'{"host":"h","port":1}'),
+        (b"1_0", b'{"host":"h","port":1}'),
+        (b"4294967296", b'{"host":"h","port":1}'),
+        (b"9", b'{"host":null,"port":-1}'),
+        (b"9", b'{"host":"h","port":4294967296}'),
+        (b"9", b'{"host":"h","port":1,"rack":7}'),
     ],
 )
 def test_a_registration_is_left_out(cluster: ScriptedCluster, name: bytes, value: bytes) -> None:
@@ -144,6 +155,11 @@ def test_what_no_cluster_can_do_without_is_said_by_name(
     cluster: ScriptedCluster, value: bytes
 ) -> None:
     cluster.store.ensure(znodes.CLUSTER_ID)
+    epochs = (b"-1", b"2147483647") if value else ()
+    for epoch in epochs:
+        write(cluster, znodes.CONTROLLER_EPOCH, epoch)
+        with pytest.raises(NonsenseError):
+            cluster.records.become_controller(3)
     for path, read in (
         (znodes.CLUSTER_ID, cluster.records.cluster_id),
         (znodes.CONTROLLER, cluster.records.controller_id),
