@@ -157,9 +157,9 @@ class Controller:
         await self.leaders.look_at_node()
 
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
-        """And takes from the ISRs who is gone. A leader that was started anew since it was written
-        down is gone, too: what it lost in a crash, or as it came back from a copy, and writes
-        again, is told apart by the epoch."""
+        """And takes from the ISRs who is gone. Who was started anew since it was written down is
+        gone, too: a follower may lack what it had, and what a leader lost in a crash, or as it came
+        back from a copy, and writes again, is told apart by the epoch."""
         brokers = self._context.brokers
         elected = {}
         for topic_partition, state in self._context.partitions():
@@ -174,7 +174,7 @@ class Controller:
             if state.leader not in brokers or state.leader in restarted:
                 others = elect_without(state, restarted | absent, self._context.is_online)
                 elected[topic_partition] = others or self._begin_anew(topic_partition, state)
-            elif others := elect_without(state, absent, self._context.is_online):
+            elif others := elect_without(state, restarted | absent, self._context.is_online):
                 elected[topic_partition] = others  # else nothing would be committed for a while
         await self._turns.write_states(elected)
 

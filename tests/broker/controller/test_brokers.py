@@ -172,6 +172,25 @@ def test_the_only_replica_that_is_started_anew_leads_again_in_a_new_epoch(
     asyncio.run(scenario())
 
 
+def test_a_follower_that_was_started_anew_before_a_controller_took_over_has_been_gone(
+    cluster: ScriptedCluster,
+) -> None:
+    """It may have lost what it had, and is in sync when it has that again."""
+
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        cluster.store.commit([Delete(znodes.broker(2), ANY_VERSION)])
+        cluster.records.register(BrokerNode(2, "host", 9092))
+        await cluster.fail_over()
+        state = cluster.state()
+        assert (state.leader, state.leader_epoch, state.isr) == (1, 1, (1, 3))
+        await cluster.in_sync(1, 3, 2)
+        await cluster.fail_over()
+        assert cluster.state().isr == (1, 3, 2)
+
+    asyncio.run(scenario())
+
+
 async def shut_down(cluster: ScriptedCluster, node_id: int) -> list[TopicPartition]:
     epoch = cluster.records.brokers()[node_id].epoch
     return await cluster.controller.shut_down(node_id, epoch)
