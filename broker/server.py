@@ -446,6 +446,7 @@ class BrokerServer:
             self._create_topic,
             self._replicas,
             system_clock_ms,
+            self._others_may_lead(),
         )
         self._markers = MarkerWriter(
             self._replicas,
@@ -530,7 +531,20 @@ class BrokerServer:
             sessions,
             self._transaction_partitions,
             self._convert,
+            self._others_may_lead(),
         )
+
+    def _others_may_lead(self) -> Callable[[], bool] | None:
+        """Whether others may lead what this broker leads; None for a broker alone. By the clock of
+        its session: a process that was suspended takes what has arrived before it hears of its end.
+        """
+        if not self._is_member:
+            return None
+        from broker.cluster.zookeeper_store import ZooKeeperStore
+
+        store, replicas = self._store, self._replicas
+        assert isinstance(store, ZooKeeperStore)
+        return lambda: store.session_is_over or not replicas.takes_appends
 
     def _features(self) -> Mapping[str, int]:
         """Those that are finalized; of a cluster over ZooKeeper none, as in Apache Kafka."""

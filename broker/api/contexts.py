@@ -4,7 +4,7 @@ Which of these values an API's handler takes says its registration (`request.Api
 built where the parts are (`broker.server`). Called by: the event loop's thread only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from broker.api.fetch_session import FetchSessionCache
@@ -54,6 +54,8 @@ class RecordContext(_Configured):
     transaction_partitions: TransactionPartitions
     convert: RunBlocking
     """For work on single records: one at a time."""
+    others_may_lead: Callable[[], bool] | None = None
+    """Whether others may lead what this broker leads; None for a broker alone."""
 
     def longest_wait_ms(self, max_wait_ms: int) -> int:
         """How long a fetch may really wait: no connection lives longer than its idle time."""

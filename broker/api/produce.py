@@ -375,7 +375,8 @@ def _served(part: ProducePartition, context: RecordContext) -> Partition:
         part.topic = _name_of(part.topic_id, context)
     if part.topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"{part.topic} is written by brokers alone")
-    if not context.replicas.takes_appends:
+    others_may_lead = context.others_may_lead
+    if not context.replicas.takes_appends or (others_may_lead is not None and others_may_lead()):
         raise NotLeaderForPartitionError("this broker's session with the cluster is over")
     return context.replicas.partition_of(part.topic, part.partition)
 

@@ -71,6 +71,12 @@ class ZooKeeperSession:
         return self._session_id
 
     @property
+    def is_over(self) -> bool:
+        """By the clock, also where nobody was told yet, as this process did not run; and from then
+        on until `resume`. Any thread."""
+        return not self._may_write or time.monotonic() >= self._ends_s
+
+    @property
     def timeout_s(self) -> float:
         """As ZooKeeper granted it."""
         return self._timeout_s

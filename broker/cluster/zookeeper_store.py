@@ -118,6 +118,11 @@ class ZooKeeperStore:
         had in the one before. Nothing happens where that session has ended as well."""
         self._session.resume(session_id)
 
+    @property
+    def session_is_over(self) -> bool:
+        """Whether others may act in this broker's place; until `resume`. Any thread."""
+        return self._session.is_over
+
     def get(self, path: str) -> Node:
         return _node_of(self._read(path, lambda client: client.get_async(self._full(path))))
 

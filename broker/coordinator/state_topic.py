@@ -92,8 +92,12 @@ class StateTopic(Generic[S]):
         create_topic: CreateTopic,
         replicas: ReplicaManager,
         clock: Clock,
+        others_may_lead: Callable[[], bool] | None = None,
     ) -> None:
+        """`others_may_lead`: whether others may lead what this broker leads, so that what it knows
+        may be long past; None where old answers do no harm."""
         self.kind = kind
+        self._others_may_lead = others_may_lead
         self._metadata = metadata
         self._create_topic = create_topic
         self._replicas = replicas
@@ -120,7 +124,10 @@ class StateTopic(Generic[S]):
         return java_hash_magnitude(key) % self._partition_count
 
     def check_coordinates(self, key: str) -> None:
-        """Raises NotCoordinatorError and CoordinatorLoadInProgressError."""
+        """Raises NotCoordinatorError, CoordinatorLoadInProgressError, and where another broker may
+        coordinate the key by now CoordinatorNotAvailableError."""
+        if self._others_may_lead is not None and self._others_may_lead():
+            raise CoordinatorNotAvailableError("this broker's session with the cluster is over")
         partition = self.partition_of(key)
         if partition in self._loading:
             raise CoordinatorLoadInProgressError()

@@ -8,8 +8,9 @@ what was open has its time again. Called by: the event loop's thread only; nothi
 waits.
 
 States, checks and errors are those of `transaction_metadata`. A request for an id of another broker
-is refused with NotCoordinatorError, while ids are being loaded with CoordinatorLoadInProgressError;
-every method with a transactional id may raise them. Left out: prepared transactions of two-phase
+is refused with NotCoordinatorError, while ids are being loaded with CoordinatorLoadInProgressError,
+and where another broker may coordinate it by now with CoordinatorNotAvailableError; every method
+with a transactional id may raise them. Left out: prepared transactions of two-phase
 commit (KIP-939).
 """
 
@@ -64,7 +65,8 @@ class TransactionLog(Protocol):
     """Where the transactions' records go: `__transaction_state`."""
 
     def check_coordinates(self, transactional_id: str) -> None:
-        """Raises NotCoordinatorError or CoordinatorLoadInProgressError."""
+        """Raises NotCoordinatorError, CoordinatorLoadInProgressError or
+        CoordinatorNotAvailableError."""
         ...
 
     def append(self, transactional_id: str, records: Sequence[StateRecord]) -> object:
@@ -375,10 +377,9 @@ class TransactionCoordinator:
         return transaction
 
     def _find(self, transactional_id: str) -> TransactionMetadata | None:
-        transaction = self._transactions.get(transactional_id)
-        if transaction is None:
-            self._log.check_coordinates(transactional_id)
-        return transaction
+        # Of what is known, too: where this process has slept, another broker may have gone on.
+        self._log.check_coordinates(transactional_id)
+        return self._transactions.get(transactional_id)
 
     def _known(self, transactional_id: str) -> TransactionMetadata:
         if not transactional_id:

@@ -41,6 +41,7 @@ from broker.replica.manager import ReplicaManager
 
 _log = logging.getLogger(__name__)
 
+_NOT_TOLD = -1
 _AT_ONCE = 64
 """Of thousands of partitions: between so many everybody else has a turn, in the metadata thread,
 where a log costs milliseconds, and on the event loop."""
@@ -79,7 +80,7 @@ class StateChanges:
         """Of this broker's registration."""
         self._is_registered = asyncio.Event()
         self._has_session = False
-        self._told_epoch = -1
+        self._told_epoch = _NOT_TOLD
         """As which this broker was told last what it leads."""
         self._node_id = node_id
         self._metadata = metadata
@@ -98,6 +99,9 @@ class StateChanges:
     def registered(self, broker_epoch: int) -> None:
         """From now on what is meant for this broker is known from what was for the one before."""
         self.broker_epoch = broker_epoch
+        if self._told_epoch != broker_epoch:
+            # Epochs go back where ZooKeeper comes back from an older copy.
+            self._told_epoch = _NOT_TOLD
         self._has_session = True
         self._look_whether_to_append()
         self._is_registered.set()
@@ -160,7 +164,7 @@ class StateChanges:
             else:
                 self._follow(topic_partition, topic_id, state, leaders.get(state.leader))
         # What a broker hears first after it has registered is about all that it keeps.
-        self._told_epoch = max(self._told_epoch, request.stamp.broker_epoch)
+        self._told_epoch = request.stamp.broker_epoch
         self._look_whether_to_append()
         return failures
 

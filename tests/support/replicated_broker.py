@@ -95,6 +95,7 @@ class ReplicatedBroker:
         for name, count in ((TOPIC, 2), (CONSUMER_OFFSETS, 1), (TRANSACTION_STATE, 1)):
             self.add_topic(name, count, (led_by or {}).get(name, ME))
         self.brokers = OtherBrokers()
+        self.others_may_lead = False
         self._build_coordinators()
 
     def add_topic(self, name: str, partition_count: int, leader: BrokerNode = ME) -> None:
@@ -114,13 +115,21 @@ class ReplicatedBroker:
         told = UpdateMetadata(Stamp(1, 1, 1), [ME, OTHER], states, {topic.name: topic.topic_id})
         self.metadata.update(told)
 
+    def _transactions_topic(self) -> TransactionsTopic:
+        return StateTopic(
+            transactions_topic_kind(self.config),
+            self.metadata,
+            _no_topic,
+            self.replicas,
+            _clock_ms,
+            lambda: self.others_may_lead,
+        )
+
     def _build_coordinators(self) -> None:
         self.offsets_topic: OffsetsTopic = StateTopic(
             offsets_topic_kind(self.config), self.metadata, _no_topic, self.replicas, _clock_ms
         )
-        self.transactions_topic: TransactionsTopic = StateTopic(
-            transactions_topic_kind(self.config), self.metadata, _no_topic, self.replicas, _clock_ms
-        )
+        self.transactions_topic = self._transactions_topic()
         self.timers = Timers(self._call_later, _now_s)
         self.groups = GroupCoordinator(self.config, self.offsets_topic, self.timers, _clock_ms)
         self.consumer_groups = ConsumerGroupCoordinator(
@@ -165,6 +174,7 @@ class ReplicatedBroker:
             config=self.config,
             metadata=self.metadata,
             replicas=self.replicas,
+            others_may_lead=lambda: self.others_may_lead,
             groups=self.groups,
             consumer_groups=self.consumer_groups,
             offsets_topic=self.offsets_topic,

@@ -255,3 +255,24 @@ def test_who_waits_when_the_partition_goes_looks_for_another_coordinator() -> No
         assert codes(task.result()) == [NOT_COORDINATOR]
 
     run(scenario)
+
+
+def test_what_may_be_long_past_is_told_of_no_transaction() -> None:
+    """Of one that has ended here, another coordinator may have begun the next, in the same epoch:
+    that this broker has slept longer than its session it may not have been told yet."""
+
+    async def scenario(broker: ReplicatedBroker) -> None:
+        producer = await broker.replicating(producer_of(broker))
+        for asked in (add(producer), end(producer)):
+            assert codes(await broker.replicating(broker.ask(*asked))) == []
+        while codes(await broker.replicating(broker.ask(*end(producer)))):
+            await settle()  # the marker is on its way
+        broker.others_may_lead = True
+        fenced = producer._replace(epoch=producer.epoch + 1)
+        for asked in (end(producer), end(fenced), add(fenced), verify(fenced), init(), describe()):
+            answer = await broker.replicating(broker.ask(*asked))
+            assert codes(answer) == [COORDINATOR_NOT_AVAILABLE]
+        broker.others_may_lead = False
+        assert codes(await broker.replicating(broker.ask(*end(producer)))) == []
+
+    run(scenario)

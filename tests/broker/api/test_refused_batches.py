@@ -83,6 +83,16 @@ def session_lost(broker: ReplicatedBroker) -> Passes:
     return told_anew
 
 
+def slept_longer_than_its_session(broker: ReplicatedBroker) -> Passes:
+    """And has not been told yet."""
+
+    def told_anew() -> None:
+        broker.others_may_lead = False
+
+    broker.others_may_lead = True
+    return told_anew
+
+
 def led_by_another(broker: ReplicatedBroker) -> Passes:
     """Or by this one, which has not been told yet."""
     topic = broker.topics[TOPIC]
@@ -119,6 +129,7 @@ def full_disk(broker: ReplicatedBroker) -> Passes:
     ("fault", "error_code"),
     [
         (session_lost, NOT_LEADER),
+        (slept_longer_than_its_session, NOT_LEADER),
         (led_by_another, NOT_LEADER),
         (not_heard_of, UNKNOWN_TOPIC),
         (too_few_in_sync, NOT_ENOUGH_REPLICAS),

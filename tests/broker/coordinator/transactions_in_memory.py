@@ -235,6 +235,7 @@ class TransactionBroker:
         self._context: Any = SimpleNamespace(
             config=self.config,
             replicas=self.replicas,
+            others_may_lead=None,
             transaction_partitions=TransactionPartitions(
                 self.coordinator,
                 self.state,  # type: ignore[arg-type]

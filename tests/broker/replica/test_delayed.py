@@ -57,7 +57,9 @@ class Broker:
     def produce(self, *places: TopicPartition, acks: int = -1, timeout_ms: int = LONG_MS) -> Any:
         parts = [ProducePartition(place.topic, place.partition, batch_of(1)) for place in places]
         wanted = ProduceRequest(9, None, acks, timeout_ms, parts)
-        context: Any = SimpleNamespace(config=self.config, replicas=self.replicas)
+        context: Any = SimpleNamespace(
+            config=self.config, replicas=self.replicas, others_may_lead=None
+        )
         request = request_of(0, 9, b"".join(encode_produce_request(wanted)))
         return produce.handle(request, context)
 

@@ -263,6 +263,11 @@ def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(
     assert not replicas.takes_appends
     broker.registered(3)
     assert replicas.takes_appends
+    broker.session_lost()
+    broker.registered(1)  # with a ZooKeeper that came back from an older copy
+    assert not replicas.takes_appends
+    broker.lead(5, broker_epoch=1)
+    assert replicas.takes_appends
 
 
 def test_what_the_store_does_not_answer_leaves_everything_as_it_is(
