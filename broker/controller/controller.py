@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from kafka.errors import (
     BrokerIdNotRegisteredError,
@@ -93,8 +94,8 @@ class Controller:
         self._channels = Channels(node_id, self._context, channel_to, self._heard)
         self._turns = Turns(records, self._context, self._channels, run_blocking)
         self._changes = self._turns.changes
-        self._adding = asyncio.Lock()
-        """Held while partitions are added, until it is known whether they stay."""
+        self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By topic: held while partitions are added to it, until it is known whether they stay."""
         self.moves = Moves(self._turns)
         self.leaders = Leaders(self._turns, rules)
         self.failed_replicas = FailedReplicas(self._turns, self._elect_offline)
@@ -282,7 +283,8 @@ class Controller:
     async def _add_partitions(
         self, name: str, partition_count: int, assignment: Assignment | None
     ) -> None:
-        async with self._adding:
+        adding = self._adding.setdefault(name, asyncio.Lock())
+        async with adding:
             async with self._turns.turn() as term:
                 topic = self._context.existing(name)
                 grown = self._grown(topic, partition_count, assignment)

@@ -119,6 +119,26 @@ def test_a_broker_that_never_answers_keeps_no_others_from_leading(cluster: Scrip
     asyncio.run(scenario())
 
 
+def test_partitions_are_added_while_a_broker_holds_up_those_of_another_topic(
+    cluster: ScriptedCluster,
+) -> None:
+    """It is there, and does not answer: its connection with the controller is cut, say."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.controller.create_topic("other", [(3,)], {})
+        cluster.silent = {1}
+        adding = asyncio.ensure_future(cluster.controller.add_partitions("t", 3, [(1, 2)]))
+        await eventually(lambda: cluster.unanswered)
+        cluster.silent = set()
+        await asyncio.wait_for(cluster.controller.add_partitions("other", 2, [(4,)]), EVENT_S)
+        assert not adding.done()
+        await cluster.lose(1)
+        await asyncio.wait_for(adding, EVENT_S)
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_that_is_started_anew_between_two_looks_has_been_gone(
     cluster: ScriptedCluster,
 ) -> None:
