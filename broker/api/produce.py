@@ -79,6 +79,8 @@ _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
 _Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response]"
+_Appending: TypeAlias = "Mapping[int, tuple[int, asyncio.Future[LogAppendInfo]]]"
+"""By the numbers of parts: what threads append, and the leadership in which that began."""
 _Kept: TypeAlias = "list[tuple[int, Appended]]"
 """Results by number that are not acknowledged before their partition has the records on disk, as
 the flush policy wants it, and in all replicas in sync up to an offset; 0 where they are there."""
@@ -198,13 +200,13 @@ def _append_large_aside(
     partitions = [place.topic_partition for place in places if isinstance(place, Partition)]
     if len(set(partitions)) < len(partitions):
         return _append_all(wanted, places, context)
-    appending: dict[int, asyncio.Future[LogAppendInfo]] = {}
+    appending: dict[int, tuple[int, asyncio.Future[LogAppendInfo]]] = {}
     for index, place in enumerate(places):
         if isinstance(place, Partition):
             records = _view(wanted.partitions[index])
             aside = context.replicas.append_aside(place, records, wanted.acks, peer)
             if aside is not None:
-                appending[index] = aside
+                appending[index] = place.leadership, aside
     return _append_all(wanted, places, context, appending=appending)
 
 
@@ -214,7 +216,7 @@ def _append_all(
     context: RecordContext,
     *,
     transactional: bool = False,
-    appending: "Mapping[int, asyncio.Future[LogAppendInfo]] | None" = None,
+    appending: "_Appending | None" = None,
 ) -> _Outcome:
     """Appends each part to its place, but for those whose index is in `appending`."""
     results: list[ProducedPartition] = []
@@ -229,7 +231,7 @@ def _append_all(
                 appended = _append(part, place, wanted.acks, transactional, context)
                 result = _appended(part, appended)
                 if appended is not None:
-                    _note(to_keep, index, place, appended, wanted.acks)
+                    _note(to_keep, index, place, place.leadership, appended, wanted.acks)
         except BrokerResponseError as error:
             result = _refused(part, error, context)
         results.append(result)
@@ -241,15 +243,23 @@ def _append_all(
 
 
 def _note(
-    to_keep: _Kept, number: int, partition: Partition, appended: LogAppendInfo, acks: int
+    to_keep: _Kept,
+    number: int,
+    partition: Partition,
+    leadership: int,
+    appended: LogAppendInfo,
+    acks: int,
 ) -> None:
-    """Takes down what is not to be acknowledged yet."""
+    """Takes down what is not to be acknowledged yet. What was appended in a leadership before this
+    one may have been cut off since: it never is."""
     if acks == _NO_ANSWER:
         return
-    is_committed = acks != ACKS_ALL or partition.high_watermark > appended.last_offset
+    is_committed = acks != ACKS_ALL or (
+        partition.high_watermark > appended.last_offset and partition.leadership == leadership
+    )
     if not is_committed or partition.log.awaits_flush:
         end_offset = 0 if is_committed else appended.last_offset + 1
-        to_keep.append((number, Appended(partition, end_offset, partition.leadership)))
+        to_keep.append((number, Appended(partition, end_offset, leadership)))
 
 
 async def _answer_when_appended(
@@ -257,17 +267,17 @@ async def _answer_when_appended(
     places: list[_Place],
     results: list[ProducedPartition],
     to_keep: _Kept,
-    appending: "Mapping[int, asyncio.Future[LogAppendInfo]]",
+    appending: _Appending,
     context: RecordContext,
 ) -> Response:
     """Where its connection closes nobody waits for the answer, and the appends are done no less."""
-    for index, each in appending.items():
+    for index, (leadership, each) in appending.items():
         part, place = wanted.partitions[index], places[index]
         assert isinstance(place, Partition)
         try:
             appended = await asyncio.shield(each)
             results[index] = _appended(part, appended)
-            _note(to_keep, index, place, appended, wanted.acks)
+            _note(to_keep, index, place, leadership, appended, wanted.acks)
         except BrokerResponseError as error:
             results[index] = _refused(part, error, context)
     if to_keep:

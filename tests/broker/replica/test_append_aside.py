@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.errors import KafkaStorageError, NotLeaderForPartitionError
+from kafka.structs import TopicPartition
 from typing_extensions import Buffer
 
+from broker.api import produce
+from broker.api.request import Request
 from broker.cluster.metadata import new_topic
 from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFile, DiskFiles, File
@@ -22,10 +26,16 @@ from broker.replica.delayed import DelayedFetch
 from broker.replica.manager import ReplicaManager
 from broker.replica.partition import ACKS_ALL, Isolation
 from broker.replica.purgatory import Purgatory
-from tests.support.patience import EVENT_S, turns
+from pyspark_kafkalog.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    encode_produce_request,
+)
+from tests.support.patience import EVENT_S, eventually, turns
 from tests.support.present import present
 from tests.support.records import batch_of
 from tests.support.replicas import lead, replicas_alone, stop
+from tests.support.requests import request_of
 
 LARGE_BYTES = 600_000
 THREADS = os.cpu_count() or 1
@@ -40,6 +50,8 @@ class _Disk(DiskFiles):
 
     def __init__(self) -> None:
         super().__init__()
+        self.waits_at = ""
+        """Which logs, by their names."""
         self.goes_on = Event()
         self.goes_on.set()
 
@@ -48,7 +60,8 @@ class _Disk(DiskFiles):
 
         class File(DiskFile):
             def pwrite(self, data: Buffer, position: int) -> None:
-                disk.goes_on.wait(EVENT_S)
+                if disk.waits_at in path.parent.name:
+                    disk.goes_on.wait(EVENT_S)
                 if disk.is_full and path.suffix == ".log":
                     raise OSError(28, "No space left on device")
                 super().pwrite(data, position)
@@ -223,6 +236,41 @@ def test_what_waits_for_a_thread_is_not_written_where_another_broker_leads_by_th
 
     asyncio.run(scenario())
     assert partition.log.log_end_offset == 0
+
+
+@pytest.mark.skipif(THREADS < 2, reason="one part is to be written while another waits")
+def test_what_was_cut_off_meanwhile_is_not_acknowledged(
+    replicas: ReplicaManager, busy: None, disk: _Disk
+) -> None:
+    """While another part of its request waits for its disk; there is another record there now."""
+    request = produce_request(PLACES[:2])
+    context: Any = SimpleNamespace(
+        replicas=replicas, config=BrokerConfig(), others_may_lead=None, metadata=None
+    )
+
+    async def scenario() -> list[int]:
+        disk.waits_at = "t-0"
+        disk.goes_on.clear()
+        begun = [present(aside(replicas, 2, "x")), present(aside(replicas, 1, "y"))]
+        answering = asyncio.ensure_future(produce.API.handle(request, context))
+        partition = replicas.partition(PLACES[1])
+        await eventually(lambda: partition.log.log_end_offset == 2)
+        replicas.follow(PLACES[1], TOPIC.topic_id, ELSEWHERE)
+        partition.log.truncate_to(1)
+        replicas.lead(PLACES[1], TOPIC.topic_id, replace(TOPIC.partitions[1], leader_epoch=2))
+        replicas.append(partition, small(), ACKS_ALL)
+        assert partition.high_watermark == 2
+        disk.goes_on.set()
+        await asyncio.gather(*begun)
+        return [part.error_code for part in (await answering).partitions]
+
+    assert asyncio.run(scenario()) == [0, NotLeaderForPartitionError.errno]
+
+
+def produce_request(places: list[TopicPartition]) -> Request:
+    parts = [ProducePartition(each.topic, each.partition, bytes(large())) for each in places]
+    wanted = ProduceRequest(9, None, ACKS_ALL, 30_000, parts)
+    return request_of(0, 9, b"".join(map(bytes, encode_produce_request(wanted))))
 
 
 def test_what_a_thread_has_written_is_not_committed_where_another_broker_leads_by_then(
