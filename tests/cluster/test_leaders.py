@@ -1,7 +1,7 @@
 """Who leads in one cluster, where that is asked for, set, or due."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +180,7 @@ def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster: Cluste
     topics = ("by-topic", "by-default", "by-request")
     for topic in topics:
         create(cluster, topic, (first, second))
-    cluster.stop(second)
-    broker = cluster.brokers[first]
-    with RawClient(broker.host, broker.port) as client:
-        for topic in topics:
-            wait_until(lambda topic=topic: cluster.leader(topic) == first, "it is led")
-            assert not client.produce(topic, 0, batch_of(3)).error_code
-    cluster.kill(first)
-    cluster.start(second)
+    lose_all_in_sync(cluster, topics, first, second)
     for topic in topics:
         wait_until(lambda topic=topic: cluster.leader(topic) == -1, "nobody leads it")
     assert elect(cluster, UNCLEAN, "by-request") == 0
@@ -207,3 +200,49 @@ def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster: Cluste
             lambda topic=topic: cluster.log_bytes(first, topic) == cluster.log_bytes(second, topic),
             "what only one had is gone",
         )
+
+
+def lose_all_in_sync(cluster: Cluster, topics: Sequence[str], last: int, other: int) -> None:
+    """Then `other` is there, which lacks what `last` has taken alone."""
+    cluster.stop(other)
+    broker = cluster.brokers[last]
+    with RawClient(broker.host, broker.port) as client:
+        for topic in topics:
+            wait_until(lambda topic=topic: cluster.leader(topic) == last, "it is led")
+            assert not client.produce(topic, 0, batch_of(3)).error_code
+    cluster.kill(last)
+    cluster.start(other)
+
+
+@pytest.mark.slow
+def test_who_is_not_in_sync_does_not_lead_where_that_is_switched_off(tmp_path: Path) -> None:
+    """By a topic, where the brokers' files allow it; then by all brokers' default, live."""
+    topics, rule = ("allowed", "held-off"), "unclean.leader.election.enable"
+    with Cluster(tmp_path, properties={rule: "true"}) as cluster:
+        first, second = others(cluster)
+        for topic in topics:
+            create(cluster, topic, (first, second))
+        switch(cluster, TOPIC, "held-off", rule)
+        lose_all_in_sync(cluster, topics, first, second)
+        assert cluster.wait_led("allowed", not_by=first) == second
+        wait_until(lambda: cluster.leader("held-off") == -1, "nobody leads it")
+        cluster.start(first)
+        for topic in topics:
+            cluster.wait_in_sync(topic, 2)
+        assert cluster.leader("held-off") == first
+        switch(cluster, BROKER, "", rule)
+        lose_all_in_sync(cluster, topics, first, second)
+        for topic in topics:
+            wait_until(lambda topic=topic: cluster.leader(topic) == -1, "nobody leads it")
+        written = [cluster.log_bytes(first, topic) for topic in topics]
+        cluster.start(first)
+        for topic in topics:
+            cluster.wait_in_sync(topic, 2)
+            cluster.wait_equal_logs(topic)
+        assert [cluster.log_bytes(second, topic) for topic in topics] == written
+
+
+def switch(cluster: Cluster, kind: int, name: str, config: str, value: str = "false") -> None:
+    broker = cluster.brokers[cluster.controller_id]
+    with RawClient(broker.host, broker.port) as client:
+        assert altered(client, kind, name, [(config, SET, value)]) == (0, None)
