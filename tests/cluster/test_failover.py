@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from tests.cluster.producing import Producing, check, read
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.patience import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+Lose = Callable[[Cluster, int], None]
 
 
 @pytest.fixture
@@ -24,14 +27,48 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_a_leader_that_is_killed_costs_no_record(cluster: Cluster) -> None:
     cluster.create_topic("t", 3)
     with Producing(cluster, "t", 3) as producing:
-        producing.wait_for()
-        leader = cluster.leader("t")
-        cluster.kill(leader)
-        assert cluster.wait_led("t", not_by=leader) != leader
-        producing.wait_for()
-        cluster.start(leader)
-        cluster.wait_in_sync("t")
-        producing.wait_for()
+        bounce_leader(cluster, producing, Cluster.kill)
+    check(cluster, producing, "t", 3)
+
+
+def bounce_leader(cluster: Cluster, producing: Producing, lose: Lose) -> None:
+    """Of the first partition: others lead before it is back."""
+    producing.wait_for()
+    leader = cluster.leader("t")
+    lose(cluster, leader)
+    assert cluster.wait_led("t", not_by=leader) != leader
+    producing.wait_for()
+    cluster.start(leader)
+    cluster.wait_in_sync("t")
+    producing.wait_for()
+
+
+@pytest.mark.slow
+def test_what_is_compressed_and_sent_without_a_number_outlives_its_leader(cluster: Cluster) -> None:
+    """It may be doubled, as nobody can tell what comes again."""
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3, is_idempotent=False, codec="lz4") as producing:
+        bounce_leader(cluster, producing, Cluster.kill)
+    check(cluster, producing, "t", 3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("lose", "is_idempotent", "codec"),
+    [
+        pytest.param(Cluster.kill, True, "gzip", id="killed-idempotent-gzip"),
+        pytest.param(Cluster.kill, False, None, id="killed-acks alone"),
+        pytest.param(Cluster.stop, True, "zstd", id="stopped-idempotent-zstd"),
+        pytest.param(Cluster.stop, False, "snappy", id="stopped-acks alone-snappy"),
+    ],
+)
+def test_leaders_that_are_lost_again_and_again_cost_no_record(
+    cluster: Cluster, lose: Lose, is_idempotent: bool, codec: str | None
+) -> None:
+    cluster.create_topic("t", 3)
+    with Producing(cluster, "t", 3, is_idempotent, codec) as producing:
+        for _ in range(5):
+            bounce_leader(cluster, producing, lose)
     check(cluster, producing, "t", 3)
 
 
@@ -115,6 +152,29 @@ def lose_zookeeper(cluster: Cluster) -> None:
         producing.wait_for()
         cluster.wait_in_sync("t")
     check(cluster, producing, "t", 3)
+
+
+@pytest.mark.long
+def test_an_ensemble_that_is_restarted_in_turn_is_not_missed(tmp_path: Path) -> None:
+    """No session ends, the controller stays, and has done meanwhile what it was asked for."""
+    with Cluster(tmp_path, properties=PATIENT, ensemble=True) as cluster:
+        ensemble = cluster.zookeeper
+        assert isinstance(ensemble, ZooKeeperEnsemble)
+        controller = cluster.controller_id
+        cluster.create_topic("t", 3)
+        with Producing(cluster, "t", 3) as producing:
+            for number, server in enumerate(ensemble.servers):
+                producing.wait_for()
+                server.stop()
+                cluster.create_topic(f"while-away-{number}")
+                cluster.wait_in_sync(f"while-away-{number}")
+                producing.wait_for()
+                ensemble.start()
+                cluster.wait_in_sync("t")
+        check(cluster, producing, "t", 3)
+        assert not any(has_no_session(cluster, node_id) for node_id in cluster.brokers)
+        assert cluster.controller_id == controller
+    assert producing.longest_s < 18
 
 
 def has_no_session(cluster: Cluster, node_id: int) -> bool:
