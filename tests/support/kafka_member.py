@@ -66,6 +66,7 @@ class KafkaMember:
         own.joinpath("server.properties").write_text("".join(lines))
         own.joinpath("log4j.properties").write_text(_LOG4J)
         self._log = own / "log"
+        self._log.unlink(missing_ok=True)  # of its life before, in which it served
         server = [
             *("java", *java_options, "-Djava.net.preferIPv4Stack=true"),
             f"-Dlog4j.configuration=file:{own}/log4j.properties",
