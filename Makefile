@@ -41,7 +41,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores targets help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets cluster prepared help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,7 +51,7 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 10 to 20 minutes on 2 cores
+test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 8 to 15 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
 test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
@@ -60,6 +60,9 @@ test-all: test test-slow ## and what takes longer: Apache Kafka's tools, noteboo
 test-slow: install peers $(PEERS)/classes/.spark $(PEERS)/classes/.kafka /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
 
+
+# What .ci/run tests with, made side by side: much of it waits for the network, or has one process.
+prepared: install peers check $(PEERS)/classes/.spark $(PEERS)/classes/.kafka build/tests-compiled $(VENV_42)/.development
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .
@@ -93,7 +96,10 @@ transactions: install peers ## 200 SIGKILLs of broker and of clients that copy i
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
 interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
-	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop tests/cluster $(PYTEST_ARGS)
+	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
+
+cluster: install peers ## clusters over ZooKeeper, of ours and of both kinds of broker, one test after another
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/cluster $(PYTEST_ARGS)
 
 chaos: install peers ## faults at random in a cluster of five at work, 1,000 (KAFKALOG_CHAOS_FAULTS; _SEED replays)
 	KAFKALOG_CHAOS_FAULTS=$${KAFKALOG_CHAOS_FAULTS:-1000} KAFKALOG_CHAOS_BROKERS=$${KAFKALOG_CHAOS_BROKERS:-5} KAFKALOG_CHAOS_ENSEMBLE=$${KAFKALOG_CHAOS_ENSEMBLE:-1} KAFKALOG_CHAOS_SPARK=$${KAFKALOG_CHAOS_SPARK:-1} KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -s -m slow tests/chaos/test_cluster_chaos.py $(PYTEST_ARGS)
@@ -106,6 +112,7 @@ fuzz: $(VENV)/.fuzz ## parsers for 10 minutes, guided by coverage (KAFKALOG_FUZZ
 
 property: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## the property tests with 20,000 examples each; nine of loads for 500 s each (KAFKALOG_PROPERTY_SECONDS)
 	HYPOTHESIS_PROFILE=fuzz KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/property tests/pyspark_kafkalog tests/fuzz --ignore=$(LOADS_PROPERTY) $(PYTEST_ARGS)
+	KAFKALOG_UPSERT_STEPS=200 $(BIN)/python -m pytest -m "long or not long" tests/property/test_upsert_property.py $(PYTEST_ARGS)
 	$(MAKE) property-loads
 
 property-loads: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## histories at random of loads, ten times 500 s (KAFKALOG_PROPERTY_SECONDS)
@@ -152,7 +159,7 @@ wheel: $(VENV)/.development ## in dist: the sdist, and a manylinux wheel for eac
 
 deploy: install ## what users install, tried: sdist, wheel, venv-pack, --py-files, executors, Spark Connect, pipelines
 	$(BIN)/python -m pytest -m "slow or long" tests/test_install.py tests/spark/test_where_it_runs.py \
-	    tests/spark/test_pipeline.py $(PYTEST_ARGS)
+	    tests/spark/test_pipeline.py tests/pyspark_kafkalog/test_registration.py $(PYTEST_ARGS)
 
 notebooks: install ## execute the notebooks
 	$(BIN)/python -m pytest -m notebook $(PYTEST_ARGS)

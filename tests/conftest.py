@@ -54,8 +54,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What all targets are tried by, MariaDB is by `make mariadb`.
 
-    Files that wait for Spark and other processes come first: where several processes share the
-    tests, none is left alone with such a file at the end."""
+    Files that wait for Spark, databases and other processes come first: where several processes
+    share the tests, none is left alone with such a file at the end."""
     for item in items:
         call = getattr(item, "callspec", None)
         texts = [] if call is None else [each for each in call.params.values() if type(each) is str]
@@ -63,8 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("mariadb")
             item.add_marker("long")
     here = Path(__file__).parent
-    slow = {item.path for item in items if any(map(item.get_closest_marker, _SLOW))}
-    items.sort(key=lambda item: item.path not in slow and item.path.parent != here)
+    first = {item.path for item in items if any(map(item.get_closest_marker, _SLOW))}
+    folders = {here, here / "pyspark_kafkalog" / "warehouse" / "targets"}
+    items.sort(key=lambda item: item.path not in first and item.path.parent not in folders)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -327,6 +327,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_the_site_has_each_command(site: Path) -> None:
     from pyspark_kafkalog.cli.entry import command_tree
 
@@ -340,6 +341,7 @@ def test_the_site_has_each_command(site: Path) -> None:
     assert wanted <= sections, wanted - sections
 
 
+@pytest.mark.slow
 def test_the_site_has_each_public_name(site: Path) -> None:
     text = (site / "python.html").read_text(encoding="utf-8")
     wanted = {name for name in pyspark_kafkalog.__all__ if not name.startswith("__")}
@@ -348,6 +350,7 @@ def test_the_site_has_each_public_name(site: Path) -> None:
     assert wanted <= headings, wanted - headings
 
 
+@pytest.mark.slow
 def test_the_site_asks_nobody_else(site: Path) -> None:
     """No font, script or style from another server."""
     loads = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"')

@@ -79,7 +79,7 @@ def lose_and_come_back(cluster: Cluster, node_id: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_controller", [True, False])
+@pytest.mark.parametrize("is_controller", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_others_lead_and_are_in_sync_where_a_disk_fails(
     tmp_path: Path, is_controller: bool
 ) -> None:

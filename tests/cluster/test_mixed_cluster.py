@@ -215,12 +215,10 @@ def answered(response: Any) -> Any | None:
     return response if response.error_code == 0 else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kafka",
-    [
-        pytest.param(BY_KAFKA, id="Kafka's controller"),
-        pytest.param(BY_OURS, id="our controller", marks=pytest.mark.long),
-    ],
+    [pytest.param(BY_KAFKA, id="Kafka's controller"), pytest.param(BY_OURS, id="our controller")],
 )
 def test_segments_may_be_as_small_as_apache_kafka_3_9_lets_them_be(cluster: Cluster) -> None:
     """A Kafka broker takes no more than a segment at once, and follows no more where it is sent

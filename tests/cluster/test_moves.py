@@ -197,7 +197,7 @@ def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster: Cluster) -> None:
     assert placed(cluster, "t", 0) == [added, controller]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replicas_move_while_brokers_are_restarted_and_logs_begin_above_0(cluster: Cluster) -> None:
     """Scenario 53: what was deleted comes back nowhere, what was acknowledged is everywhere."""
     create(cluster, "t", (1, 2), (2, 1))

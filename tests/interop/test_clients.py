@@ -327,6 +327,7 @@ def test_spark_reads_what_every_client_writes(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", with_long_codecs(SPARK_CODECS))
 def test_every_client_reads_what_spark_writes(
     spark: SparkSession, bootstrap: str, tmp_path: Path, codec: str

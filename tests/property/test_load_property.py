@@ -42,8 +42,8 @@ HISTORIES = 30 if SECONDS or TOLD_SEED else 12
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if SECONDS or TOLD_SEED else [])]
 """Of each seed."""
 
-SLOW = ["duckdb", "s3", "postgresql", "mariadb"]
-QUICK = [kind for kind in KINDS if kind not in SLOW]
+LONG = ["duckdb", "s3", "postgresql", "mariadb", "parquet", "iceberg"]
+QUICK = [kind for kind in KINDS if kind not in LONG]
 MOST_EPISODES = 6
 
 
@@ -426,8 +426,8 @@ def test_each_record_is_there_once_or_is_told_of(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("tasks_in_this_process")
-@pytest.mark.parametrize("kind", SLOW)
-def test_so_it_is_where_opening_or_asking_takes_long(
+@pytest.mark.parametrize("kind", LONG)
+def test_so_it_is_in_the_other_kinds(
     kind: str, check: Callable[..., None], killable: KillableLoads
 ) -> None:
     check(kind, killable=killable)

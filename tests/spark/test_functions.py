@@ -29,7 +29,7 @@ from pyspark_kafkalog.functions import (
 from tests.pyspark_kafkalog.decoding.registry_stub import Registry, serving
 from tests.support.present import present
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA = {
     "type": "record",
@@ -102,7 +102,6 @@ def values(spark: SparkSession, *rows: bytes | None) -> DataFrame:
     return spark.createDataFrame([(row and bytearray(row),) for row in rows], "value binary")
 
 
-@pytest.mark.slow
 def test_plain_avro_has_sparks_types_in_any_time_zone(spark: SparkSession) -> None:
     df = values(spark, avro_bytes(ORDER), None)
     decoded = df.select(from_avro("value", json.dumps(SCHEMA)).alias("o"))
@@ -156,7 +155,6 @@ def test_values_that_could_become_much_are_decoded_a_few_at_a_time(spark: SparkS
     assert [tuple(row) for row in shown] == [(33 + n, 1000, bytes([33 + n])) for n in range(60)]
 
 
-@pytest.mark.slow
 def test_a_registrys_avro_in_a_stream_goes_on_with_newer_versions(
     spark: SparkSession, registry: Registry, tmp_path: Path
 ) -> None:

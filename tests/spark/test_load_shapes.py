@@ -24,7 +24,7 @@ from pyspark_kafkalog.warehouse.targets.parquet import ParquetTarget
 from tests.pyspark_kafkalog.warehouse.tables import KINDS
 from tests.spark.conftest import Topics
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,6 @@ def offsets_in(path: str, topic: str) -> dict[int, int]:
     return {each.partition: offset for each, offset in found.items() if each.topic == topic}
 
 
-@pytest.mark.slow
 def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     load: Callable[..., Any], path: str, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +81,6 @@ def test_a_query_between_topic_and_warehouse_sees_the_planned_records_once(
     assert sorted(row["records"] for row in rows_in(path)) == [2, 5, 10]
 
 
-@pytest.mark.slow
 def test_queries_run_in_threads_of_the_program(
     load: Callable[..., Any],
     read: Callable[..., DataFrameReader],

@@ -17,7 +17,7 @@ from pyspark.sql.types import Row
 from tests.spark.conftest import Topics
 from tests.support.present import present
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,6 @@ def test_writes_that_spark_withholds_the_options_from_are_refused(
     assert "A topic cannot be overwritten" in refused(lambda: sql(overwrite))[0]
 
 
-@pytest.mark.slow
 def test_a_table_as_a_stream(
     spark: SparkSession,
     sql: Callable[..., DataFrame],

@@ -23,8 +23,14 @@ from pyspark_kafkalog.warehouse.load import LoadResult
 from tests.pyspark_kafkalog.decoding.registry_stub import serving
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, SqliteTable, Table
 
-# Of each format; a bucket in a store is a directory to columns.
-TARGETS = [kind for kind in KINDS if kind != "s3"]
+# Of each format; a bucket in a store is a directory to columns. Loads, which take long, are tried
+# of one that has a log of columns and one that has none.
+QUICK = ("delta", "sqlite")
+TARGETS = [
+    pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.long)
+    for kind in KINDS
+    if kind != "s3"
+]
 
 
 @pytest.fixture(scope="module")

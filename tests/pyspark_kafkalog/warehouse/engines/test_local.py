@@ -103,6 +103,7 @@ hows = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(hows)
 def test_both_engines_land_equal_tables(
