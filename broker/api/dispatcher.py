@@ -16,8 +16,14 @@ from kafka.errors import KafkaProtocolError
 from broker.api import api_versions
 from broker.api.request import Api, Request
 from broker.api.request_stats import ApiStats, RequestStats
-from broker.api.response import Response, count_errors, encode_response, is_response
-from broker.network.connection import Answer, BrokerConnection, CloseConnection
+from broker.api.response import CarriedOut, Response, count_errors, encode_response, is_response
+from broker.network.connection import (
+    Answer,
+    BrokerConnection,
+    CloseConnection,
+    Handled,
+    Pipelined,
+)
 from pyspark_kafkalog.protocol.frames import (
     RequestHeader,
     decode_request_header,
@@ -26,6 +32,7 @@ from pyspark_kafkalog.protocol.frames import (
 
 _KEY_AND_VERSION: Final = struct.Struct(">i")
 _KEY_VERSION_ID: Final = struct.Struct(">hhi")
+_KEY_BYTES: Final = 2
 
 
 class _Route:
@@ -59,9 +66,7 @@ class Dispatcher:
         }
         """By what a request begins with, as `RequestStats.by_head`."""
 
-    def __call__(
-        self, frame: memoryview, connection: BrokerConnection
-    ) -> "Answer | asyncio.Future[Answer]":
+    def __call__(self, frame: memoryview, connection: BrokerConnection) -> Handled:
         """The answer with its header; a task where it takes time. Raises CloseConnection."""
         began_s = perf_counter()
         try:
@@ -86,8 +91,12 @@ class Dispatcher:
             answer = self._answer(outcome, header)
             route.stats.answered_at_once(began_s, len(frame), answer)
             return answer
+        head: bytes | None = None
+        if isinstance(outcome, CarriedOut):
+            outcome, head = outcome.response, bytes(frame[:_KEY_BYTES])
         later = outcome if isinstance(outcome, asyncio.Future) else self._loop.create_task(outcome)
-        return self._answer_later(later, header, route.stats, began_s, len(frame))
+        answered = self._answer_later(later, header, route.stats, began_s, len(frame))
+        return answered if head is None else Pipelined(answered, head)
 
     def _answer_unknown(self, frame: memoryview) -> Answer:
         """ApiVersions in any version is answered; whatever else is not spoken is refused."""

@@ -10,7 +10,8 @@ whatever thread that is, so order is kept.
 
 acks=0 gets no answer: where such a request fails the connection is closed, so that its producer
 notices, as in Apache Kafka. With acks=all the answer comes when all replicas in sync have the
-records, at the latest after the request's timeout; an only replica has them at once. Where
+records, at the latest after the request's timeout; an only replica has them at once. Meanwhile the
+connection's next small requests are appended, so that they are replicated together. Where
 flush.messages records are not on disk yet, it comes when they are, as the policy says what power
 loss may take. A transactional batch is appended only if its partition is part of the producer's
 transaction: added by it before version 12, by this very request since (KIP-890). Who sends to a
@@ -38,7 +39,7 @@ from broker.api.contexts import RecordContext
 from broker.api.errors import wire_error
 from broker.api.leader_hints import current_leader, endpoints
 from broker.api.request import Api, Request
-from broker.api.response import Outcome, Response
+from broker.api.response import CarriedOut, Outcome, Response
 from broker.api.transactional_produce import Joining, refuse, refuse_ended, to_join, watched
 from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.log.clock import system_clock_ms
@@ -78,7 +79,7 @@ _ACKS: Final = (ACKS_ALL, _NO_ANSWER, 1)
 
 _Place: TypeAlias = "Partition | BrokerResponseError"
 """Where a part of the request goes, or why it goes nowhere."""
-_Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response]"
+_Outcome: TypeAlias = "Response | CarriedOut | Coroutine[Any, Any, Response]"
 _Appending: TypeAlias = "Mapping[int, tuple[int, asyncio.Future[LogAppendInfo]]]"
 """By the numbers of parts: what threads append, and the leadership in which that began."""
 _Kept: TypeAlias = "list[tuple[int, Appended]]"
@@ -142,7 +143,11 @@ async def _convert_and_append(
             places[index] = error
     _look_again(wanted, places, context)
     outcome = _join_and_append(wanted, places, transactional, context)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
+    return await _response(outcome)
+
+
+async def _response(outcome: _Outcome) -> Response:
+    return await outcome if isinstance(outcome, (Coroutine, CarriedOut)) else outcome
 
 
 def _look_again(wanted: ProduceRequest, places: list[_Place], context: RecordContext) -> None:
@@ -186,7 +191,7 @@ async def _append_when_joined(
     refuse_ended(places, joining, watches)
     _look_again(wanted, places, context)
     outcome = _append_all(wanted, places, context, transactional=True)
-    return await outcome if isinstance(outcome, Coroutine) else outcome
+    return await _response(outcome)
 
 
 def _append_large_aside(
@@ -238,8 +243,16 @@ def _append_all(
     if appending:
         return _answer_when_appended(wanted, places, results, to_keep, appending, context)
     if to_keep:
-        return _answer_when_kept(results, to_keep, wanted, context)
+        waiting = _answer_when_kept(results, to_keep, wanted, context)
+        return CarriedOut(waiting) if _ends_soon(to_keep) else waiting
     return _answer(results, wanted, context)
+
+
+def _ends_soon(to_keep: _Kept) -> bool:
+    """Whether records are acknowledged though one replica more is lost. Else they may be in the log
+    for long without, and outlive their leader; of a producer's batches a broker that was started
+    meanwhile knows the last one alone. So it has but one there, as in Apache Kafka."""
+    return all(each.partition.spare_in_sync > 0 for _, each in to_keep)
 
 
 def _note(

@@ -8,7 +8,7 @@ thread.
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Final, TypeAlias
 
 from kafka.protocol.data_container import DataContainer
@@ -20,11 +20,26 @@ from pyspark_kafkalog.protocol.produce import ProduceResponse, encode_produce_re
 # `kafka.protocol` has no types.
 Response: TypeAlias = Any
 # A coroutine becomes a task; a future is cancelled when its connection closes.
-Outcome: TypeAlias = "Response | Coroutine[Any, Any, Response] | asyncio.Future[Response]"
+Outcome: TypeAlias = (
+    "Response | Coroutine[Any, Any, Response] | asyncio.Future[Response] | CarriedOut"
+)
 
 # The second is AddPartitionsToTxn's. A topic's `topic_config_error_code` tells why its configs are
 # left out of an answer without error, and is not counted by Kafka either.
 _ERROR_CODES: Final = frozenset({"error_code", "partition_error_code"})
+
+
+class CarriedOut:
+    """The request is carried out, and waits for its answer alone: others of its API that came
+    behind it on its connection are handled meanwhile."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, response: Coroutine[Any, Any, Response]) -> None:
+        self.response = response
+
+    def __await__(self) -> Generator[Any, Any, Response]:
+        return self.response.__await__()
 
 
 def encode_response(response: Response, version: int) -> list[Part]:

@@ -14,7 +14,9 @@ the loop looks at all other connections before it goes on, so that none can hold
 
 Order and back pressure, as in Apache Kafka: while an answer is being waited for (a long poll), or
 while the peer does not read its answers, nothing more is read from it; the kernel's window does
-the rest. A peer that closed meanwhile is noticed when the answer is sent.
+the rest. A peer that closed meanwhile is noticed when the answer is sent. Beyond Apache Kafka, what
+is carried out and waits for nothing but its answer (`Pipelined`) lets small requests like it be
+handled meanwhile.
 
 Never: looks inside a frame, blocks, or lets an error of one connection reach another.
 """
@@ -22,6 +24,7 @@ Never: looks inside a frame, blocks, or lets an error of one connection reach an
 import asyncio
 import logging
 import struct
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -46,7 +49,28 @@ _TURN_S: Final = 0.005
 
 # None: the request wants no answer (produce with acks=0).
 Answer: TypeAlias = list[Part] | None
-Handler: TypeAlias = Callable[[memoryview, "BrokerConnection"], "Answer | asyncio.Future[Answer]"]
+Handled: TypeAlias = "Answer | asyncio.Future[Answer] | Pipelined"
+Handler: TypeAlias = Callable[[memoryview, "BrokerConnection"], Handled]
+
+
+class Pipelined:
+    """The answer to a request that is carried out: those that begin with `head` need not wait."""
+
+    __slots__ = ("answer", "head")
+
+    def __init__(self, answer: "asyncio.Future[Answer]", head: bytes) -> None:
+        self.answer = answer
+        self.head = head
+
+
+class _Awaited:
+    """An answer that is awaited, and the bytes of its request."""
+
+    __slots__ = ("answer", "size_bytes")
+
+    def __init__(self, answer: "asyncio.Future[Answer]", size_bytes: int) -> None:
+        self.answer = answer
+        self.size_bytes = size_bytes
 
 
 class CloseConnection(Exception):
@@ -58,7 +82,8 @@ class ConnectionLimits:
     """What one connection may take; all of a server's look at the same."""
 
     max_request_bytes: int
-    # With more than this unsent, its next request waits. The server lowers it as connections come.
+    # With more than this unsent, or in requests that wait for their answers, its next one waits.
+    # The server lowers it as connections come.
     max_unsent_bytes: int = 1024 * 1024
 
 
@@ -66,7 +91,8 @@ class BrokerConnection:
     """The state of one connection; `handler` answers whole frames, `on_close` forgets it."""
 
     __slots__ = (
-        "_answer",
+        "_awaited",
+        "_awaited_bytes",
         "_backlog",
         "_buffers",
         "_filled_bytes",
@@ -77,6 +103,7 @@ class BrokerConnection:
         "_log",
         "_loop",
         "_on_close",
+        "_pipelined_head",
         "_reading",
         "_send",
         "_stopping",
@@ -116,7 +143,10 @@ class BrokerConnection:
         self._loop = loop
         self._on_close = on_close
         self._send = SendQueue()
-        self._answer: asyncio.Future[Answer] | None = None
+        self._awaited: deque[_Awaited] = deque()  # in the order of the requests
+        self._awaited_bytes = 0
+        self._pipelined_head: bytes | None = None
+        """What a request begins with that is handled while answers are awaited; None: no other."""
         self._backlog = bytearray()  # received, not yet parsed
         self._frame: bytearray | None = None  # a large frame being received
         self._frame_bytes = 0
@@ -162,8 +192,8 @@ class BrokerConnection:
         if self._frame is not None:
             self._buffers.release(self._frame)
             self._frame = None
-        if self._answer is not None:
-            self._answer.cancel()
+        for awaited in list(self._awaited):
+            awaited.answer.cancel()
         _log.debug("connection.closed peer=%s reason=%r", self.peer, reason)
         self._on_close(self)
 
@@ -181,7 +211,7 @@ class BrokerConnection:
 
     def _must_wait(self) -> bool:
         return (
-            self._answer is not None
+            (bool(self._awaited) and self._pipelined_head is None)
             or self._turn_is_over
             or self.waits_for_room
             or self._send.pending_bytes > self._limits.max_unsent_bytes
@@ -238,6 +268,9 @@ class BrokerConnection:
         while end - position >= _SIZE.size and not self._must_wait():
             size_bytes = self._checked_size(_SIZE.unpack_from(backlog, position)[0])
             body_position = position + _SIZE.size
+            if self._is_behind_others(backlog, body_position):
+                handled = True
+                break
             if end - body_position < size_bytes:
                 self._begin_large_frame(size_bytes, backlog[body_position:])
                 position = end
@@ -251,6 +284,17 @@ class BrokerConnection:
             self._handle(memoryview(backlog[body_position:position]))
         del backlog[:position]
         return handled
+
+    def _is_behind_others(self, frame: bytearray, position: int) -> bool:
+        """Whether the request must wait until those before it are answered; all do then."""
+        head = self._pipelined_head
+        if not self._awaited or head is None:
+            return False
+        held_bytes = self._awaited_bytes + self._send.pending_bytes
+        if held_bytes <= self._limits.max_unsent_bytes and frame.startswith(head, position):
+            return False
+        self._pipelined_head = None
+        return True
 
     def _checked_size(self, size_bytes: int) -> int:
         if 0 < size_bytes <= self._limits.max_request_bytes:
@@ -272,50 +316,73 @@ class BrokerConnection:
         frame = self._frame
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
+            if self._is_behind_others(frame, 0):
+                return True
             self._frame = None
+            awaited: asyncio.Future[Answer] | None = None
             try:
-                self._handle(memoryview(frame)[: self._frame_bytes])
+                awaited = self._handle(memoryview(frame)[: self._frame_bytes])
             finally:
-                self._release_when_handled(frame)
+                self._release_when_handled(frame, awaited)
             return True
         if self._filled_bytes == len(frame):
             self.waits_for_room = not self._buffers.grow(frame, self._frame_bytes, self.go_on)
         return False
 
-    def _release_when_handled(self, frame: bytearray) -> None:
+    def _release_when_handled(
+        self, frame: bytearray, awaited: "asyncio.Future[Answer] | None"
+    ) -> None:
         """Records count until they are appended. Small requests, which may wait for long, do not,
         and who looks into one keeps its memory."""
-        if self._answer is None or self._frame_bytes < _COUNTED_BYTES or not is_viewed(frame):
+        if awaited is None or self._frame_bytes < _COUNTED_BYTES or not is_viewed(frame):
             self._buffers.release(frame)
         else:
             self._buffers.begin_handling(frame)
-            self._answer.add_done_callback(lambda _: self._buffers.end_handling(frame))
+            awaited.add_done_callback(lambda _: self._buffers.end_handling(frame))
 
     # --- answering ---
 
-    def _handle(self, frame: memoryview) -> None:
-        answer = self._handler(frame, self)
-        if isinstance(answer, asyncio.Future):
-            if answer.done():
-                self._push(answer.result())
-            else:
-                self._answer = answer
-                answer.add_done_callback(self._on_answer)
+    def _handle(self, frame: memoryview) -> "asyncio.Future[Answer] | None":
+        """The answer, if it must be awaited."""
+        handled = self._handler(frame, self)
+        if isinstance(handled, Pipelined):
+            self._await(handled.answer, handled.head, len(frame))
+            return handled.answer
+        if isinstance(handled, asyncio.Future):
+            self._await(handled, None, len(frame))
+            return handled
+        if self._awaited:
+            answered = self._loop.create_future()
+            answered.set_result(handled)
+            self._await(answered, self._pipelined_head, 0)
         else:
-            self._push(answer)
+            self._push(handled)
+        return None
+
+    def _await(self, answer: "asyncio.Future[Answer]", head: bytes | None, size_bytes: int) -> None:
+        self._awaited.append(_Awaited(answer, size_bytes))
+        self._awaited_bytes += size_bytes
+        self._pipelined_head = head
+        answer.add_done_callback(self._on_answer)
 
     def _push(self, answer: Answer) -> None:
         if answer is not None:
             self._send.push([_SIZE.pack(size_of(answer)), *answer])
 
     def _on_answer(self, answer: "asyncio.Future[Answer]") -> None:
-        self._answer = None
         if answer.cancelled():
             self.close("the answer was cancelled")
         if self.closed:
             return
         self.last_active = self._loop.time()
-        self._guarded(lambda: self._push(answer.result()))
+        self._guarded(self._push_answered)
+
+    def _push_answered(self) -> None:
+        """Those that nobody before them keeps waiting."""
+        while self._awaited and self._awaited[0].answer.done():
+            first = self._awaited.popleft()
+            self._awaited_bytes -= first.size_bytes
+            self._push(first.answer.result())
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Runs `step`, then sends and goes on; whatever it raises ends this connection only."""

@@ -10,7 +10,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer, structs
 
+from tests.support.broker_child import RawClient
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.patience import wait_until
+from tests.support.records import batch_of
 
 
 @pytest.fixture
@@ -73,6 +76,23 @@ def test_a_replica_that_does_not_answer_is_waited_for(tmp_path: Path) -> None:
             with pytest.raises(KafkaException) as raised:
                 delete_before(cluster, "t", 4, timeout_s=0.5)
             assert raised.value.args[0].code() == KafkaError.REQUEST_TIMED_OUT
+            append_many(cluster, leader, follower)
         finally:
             os.kill(cluster.brokers[follower].pid, signal.SIGCONT)
         assert delete_before(cluster, "t", 4) == 4
+
+
+def append_many(cluster: Cluster, leader: int, frozen: int) -> None:
+    """What one connection asks for is replicated together, and answered in order."""
+    broker, batch = cluster.ours(leader), batch_of(1)
+    log = cluster.data_dir(leader) / "t-0" / f"{0:020}.log"
+    until_bytes = log.stat().st_size + 5 * len(batch)
+    with RawClient(broker.host, broker.port) as client:
+        for _ in range(5):
+            client.send_produce("t", 0, batch)
+        wait_until(lambda: log.stat().st_size == until_bytes, "all are appended")
+        os.kill(cluster.brokers[frozen].pid, signal.SIGCONT)
+        produced = [client.receive_produced() for _ in range(5)]
+        assert [(each.error_code, each.base_offset) for each in produced] == [
+            (0, offset) for offset in range(10, 15)
+        ]

@@ -186,9 +186,26 @@ class RawClient:
         acks: int = -1,
         transactional_id: str | None = None,
     ) -> ProducedPartition:
+        self.send_produce(
+            topic, partition, batch, version=version, acks=acks, transactional_id=transactional_id
+        )
+        return self.receive_produced(version)
+
+    def send_produce(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        version: int = 9,
+        acks: int = -1,
+        transactional_id: str | None = None,
+    ) -> None:
         parts = [ProducePartition(topic, partition, batch)]
         request = ProduceRequest(version, transactional_id, acks, 5000, parts)
         self.send_body(0, version, b"".join(bytes(p) for p in encode_produce_request(request)))
+
+    def receive_produced(self, version: int = 9) -> ProducedPartition:
         (produced,) = decode_produce_response(self.receive_body(0, version), version).partitions
         return produced
 

@@ -17,6 +17,7 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from broker.api import produce
+from broker.api.response import CarriedOut
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
 from broker.cluster.metadata import BrokerNode, TopicMetadata, new_topic
@@ -290,6 +291,8 @@ class TransactionBroker:
         )
         body = b"".join(bytes(part) for part in encode_produce_request(wanted))
         response: Any = produce.handle(request_of(0, version, body), self._context)
+        if isinstance(response, CarriedOut):
+            response = response.response
         if isinstance(response, Coroutine):
             response = asyncio.run(response)
         (produced,) = response.partitions

@@ -10,14 +10,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker.config.endpoint import Endpoint
-from broker.network.connection import Answer, BrokerConnection, ConnectionLimits
+from broker.network.connection import (
+    Answer,
+    BrokerConnection,
+    ConnectionLimits,
+    Handled,
+    Pipelined,
+)
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
 from tests.support.patience import EVENT_S
 
 
 class Echo:
-    """Answers each frame with itself; `delayed` frames wait until `release`."""
+    """Answers each frame with itself; those that begin with `wait` or `pipe` wait until `release`,
+    and other ones of `pipe` are handled meanwhile."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -26,17 +33,15 @@ class Echo:
         self.received = threading.Semaphore(0)
         self.answer: Answer | None = None
 
-    def __call__(
-        self, frame: memoryview, connection: BrokerConnection
-    ) -> "Answer | asyncio.Future[Answer]":
+    def __call__(self, frame: memoryview, connection: BrokerConnection) -> Handled:
         self.frames.append(bytes(frame))
         self.received.release()
         word = bytes(frame[:4])
-        if word == b"wait":
+        if word in (b"wait", b"pipe") and not frame.tobytes().endswith(b"!"):
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda f: self.cancelled.set() if f.cancelled() else None)
             self.waiting.append(future)
-            return future
+            return future if word == b"wait" else Pipelined(future, b"pipe")
         if word == b"none":
             return None
         if word == b"slow":
@@ -74,9 +79,14 @@ class Served:
         self.loop.call_soon_threadsafe(step)
         assert done.wait(EVENT_S)
 
-    def release(self, answer: bytes) -> None:
-        """Answers the first waiting frame."""
-        self.call(lambda: self.echo.waiting.pop(0).set_result([answer]))
+    def release(self, answer: bytes, number: int = 0) -> None:
+        """Answers the first waiting frame, or another one."""
+        self.call(lambda: self.echo.waiting.pop(number).set_result([answer]))
+
+    def receives(self, frames: int) -> None:
+        """Waits until its handler has been given so many more."""
+        for _ in range(frames):
+            assert self.echo.received.acquire(timeout=EVENT_S)
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.server.close(), self.loop).result(EVENT_S)

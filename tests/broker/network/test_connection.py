@@ -201,6 +201,85 @@ def small_window(served: Served) -> socket.socket:
     return sock
 
 
+def test_what_is_carried_out_lets_its_like_be_handled_and_is_answered_in_order(
+    served: Served,
+) -> None:
+    with served.connect() as sock:
+        sock.sendall(framed(b"pipe 0", b"pipe 1", b"pipe at once!", b"pipe 2"))
+        served.receives(4)
+        served.release(b"second", 1)
+        served.release(b"third", 1)
+        sock.sendall(framed(b"pipe 3"))
+        served.receives(1)
+        served.release(b"first")
+        found = [receive_frame(sock) for _ in range(4)]
+        assert found == [b"first", b"second", b"pipe at once!", b"third"]
+        served.release(b"fourth")
+        assert receive_frame(sock) == b"fourth"
+
+
+def test_what_is_not_its_like_waits_for_all_that_came_before(served: Served) -> None:
+    with served.connect() as sock, served.connect() as other:
+        sock.sendall(framed(b"pipe 0", b"pipe 1", b"hello", b"pipe 2"))
+        served.receives(2)
+        served.release(b"first")
+        assert receive_frame(sock) == b"first"
+        other.sendall(framed(b"other"))
+        assert receive_frame(other) == b"other"
+        assert served.echo.frames == [b"pipe 0", b"pipe 1", b"other"]
+        served.release(b"second")
+        assert [receive_frame(sock) for _ in range(2)] == [b"second", b"hello"]
+        served.receives(3)
+        served.release(b"third")
+        assert receive_frame(sock) == b"third"
+
+
+@pytest.mark.parametrize("size_bytes", [1000, 70_000])
+def test_few_bytes_of_requests_wait_for_their_answers_together(
+    serve: Callable[..., Served], size_bytes: int
+) -> None:
+    """Also where each comes in pieces, into a buffer of its own."""
+    served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=2 * size_bytes + 100))
+    bodies = [b"pipe %d" % number + bytes(size_bytes) for number in range(5)]
+    with served.connect() as sock, served.connect() as other:
+        sock.sendall(framed(*bodies))
+        served.receives(3)
+        other.sendall(framed(b"other"))
+        assert receive_frame(other) == b"other"
+        assert served.echo.frames == [*bodies[:3], b"other"]
+        for number in range(3):
+            served.release(b"%d" % number)
+        served.receives(3)
+        assert served.echo.frames[4:] == bodies[3:]
+        for number in range(3, 5):
+            served.release(b"%d" % number)
+        assert [receive_frame(sock) for _ in range(5)] == [b"%d" % number for number in range(5)]
+
+
+def test_all_awaited_answers_are_cancelled_when_the_connection_is_closed(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve(options=SocketOptions(max_idle_ms=200))
+    with served.connect() as sock:
+        sock.sendall(framed(b"pipe 0", b"pipe 1", b"wait"))
+        served.receives(2)
+        assert_closed_by_server(sock)
+    served.call(lambda: None)
+    assert [each.cancelled() for each in served.echo.waiting] == [True, True]
+
+
+def test_an_error_of_one_answer_ends_its_connection_when_its_turn_comes(served: Served) -> None:
+    with served.connect() as sock:
+        sock.sendall(framed(b"pipe 0", b"pipe 1", b"pipe 2"))
+        served.receives(3)
+        served.call(lambda: served.echo.waiting.pop(1).set_exception(ZeroDivisionError()))
+        sock.sendall(framed(b"pipe 3"))
+        served.receives(1)
+        served.release(b"first")
+        served.call(lambda: None)
+        assert all(each.cancelled() for each in served.echo.waiting)
+
+
 def test_an_awaited_answer_is_cancelled_when_the_connection_is_closed(
     serve: Callable[..., Served],
 ) -> None:

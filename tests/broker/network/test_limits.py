@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import time
-from asyncio import Future
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 
 from broker.network import server
 from broker.network.buffers import ReceiveBuffers
-from broker.network.connection import BrokerConnection, ConnectionLimits
+from broker.network.connection import BrokerConnection, ConnectionLimits, Handled
 from broker.network.connection_quotas import (
     ConnectionLimitOptions,
     canonical_address,
     resolve_overrides,
 )
 from broker.network.log_limit import LimitedLog
-from broker.network.send import FileRegion
 from broker.network.server import SocketOptions
 from tests.broker.network.conftest import Served
 from tests.broker.network.test_connection import (
@@ -156,13 +154,7 @@ def test_a_frame_counts_as_long_as_its_handler_looks_into_it(
     views = []
     echo = served.echo
 
-    def keep(
-        frame: memoryview, connection: BrokerConnection
-    ) -> (
-        list[bytes | bytearray | memoryview | FileRegion]
-        | Future[list[bytes | bytearray | memoryview | FileRegion] | None]
-        | None
-    ):
+    def keep(frame: memoryview, connection: BrokerConnection) -> Handled:
         views.append(frame)
         return echo(frame, connection)
 

@@ -15,6 +15,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.api import produce
+from broker.api.response import CarriedOut
 from broker.cluster.metadata import PartitionMetadata, new_topic
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
@@ -106,6 +107,40 @@ def test_the_answer_comes_when_all_replicas_in_sync_have_the_records(broker: Bro
     assert errors_of(response) == [0, 0]
     assert [each.base_offset for each in response.partitions] == [0, 0]
     assert broker.waiting == 0
+
+
+def test_what_waits_for_replicas_alone_is_carried_out(broker: Broker) -> None:
+    """So the next requests of its connection are appended meanwhile, and replicated with it."""
+
+    async def scenario() -> Any:
+        outcomes = [broker.produce(PLACES[0]) for _ in range(3)]
+        assert all(isinstance(each, CarriedOut) for each in outcomes)
+        assert broker.partitions[0].log.log_end_offset == 3
+        tasks = [await begun(each) for each in outcomes]
+        broker.replicate(0, 2)
+        await turns()
+        assert [each.done() for each in tasks] == [True, True, False]
+        broker.replicate(0, 3)
+        return [await each for each in tasks]
+
+    responses = asyncio.run(scenario())
+    assert [each.partitions[0].base_offset for each in responses] == [0, 1, 2]
+    assert not isinstance(broker.produce(PLACES[0], acks=1), CarriedOut)
+
+
+def test_what_waits_for_a_replica_that_may_be_away_for_long_is_not(broker: Broker) -> None:
+    """Its producer has one batch there that is not acknowledged, not many."""
+    log = broker.partitions[0].log
+    log.config = replace(log.config, min_insync_replicas=2)
+
+    async def scenario() -> Any:
+        outcome = broker.produce(PLACES[0])
+        assert not isinstance(outcome, CarriedOut)
+        task = await begun(outcome)
+        broker.replicate(0, 1)
+        return await task
+
+    assert errors_of(asyncio.run(scenario())) == [0]
 
 
 def test_other_acks_do_not_wait(broker: Broker) -> None:
