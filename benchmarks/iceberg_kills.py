@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table as Printed
@@ -108,20 +109,25 @@ SIDES: dict[str, Callable[[Path, Lake, str, str], Side]] = {
 
 @dataclass
 class Outcome:
-    """What became of one side. `back_s`: from a start to its first commit, where it was awaited."""
+    """What became of one side. `back_s`: from a start to its first commit, where it was awaited.
+
+    `missing` has how many records a table lacks before a partition's last row, which have been
+    passed over for good, and behind it, which might come.
+    """
 
     records: int = 0
     rows: int = 0
     distinct: int = 0
+    missing: tuple[int, int] = (0, 0)
     back_s: list[float] = field(default_factory=list)
     idle: int = 0
     """Starts after which no commit came in time."""
 
     def cells(self) -> list[str]:
-        lost, doubled = self.records - self.distinct, self.rows - self.distinct
+        doubled = self.rows - self.distinct
         back_s = statistics.median(self.back_s) if self.back_s else float("nan")
-        counts = [f"{each:,}" for each in (self.records, self.rows, lost, doubled, self.idle)]
-        return [*counts, f"{back_s:.1f}"]
+        counts = self.records, self.rows, *self.missing, doubled, self.idle
+        return [*(f"{each:,}" for each in counts), f"{back_s:.1f}"]
 
 
 def main() -> None:
@@ -132,7 +138,8 @@ def main() -> None:
     given = parser.parse_args()
     console = Console()
     title = f"{given.kills} kills, seed {given.seed}"
-    printed = Printed("side", "records", "rows", "lost", "doubled", "idle", "back, s", title=title)
+    columns = "side", "records", "rows", "lost", "not there", "doubled", "idle", "back, s"
+    printed = Printed(*columns, title=title)
     with kafka() as broker:
         for name in given.only:
             outcome = killed(name, broker, given.kills, random.Random(given.seed))
@@ -168,7 +175,10 @@ def killed(name: str, broker: Broker, kills: int, chance: random.Random) -> Outc
             pass
         side.kill()
         outcome.records = sum(ends)
-        outcome.rows, outcome.distinct = places_in(lake)
+        outcome.rows, landed = places_in(lake)
+        outcome.distinct = sum(map(len, landed.values()))
+        behind = sum(end - 1 - max(landed[number], default=-1) for number, end in enumerate(ends))
+        outcome.missing = (outcome.records - outcome.distinct - behind, behind)
     return outcome
 
 
@@ -222,10 +232,14 @@ def rows_in(lake: Lake) -> int:
     return total(lake.table(_TABLE).current_snapshot()) if lake.has(_TABLE) else 0
 
 
-def places_in(lake: Lake) -> tuple[int, int]:
-    """Rows, and how many different records they are of."""
+def places_in(lake: Lake) -> tuple[int, dict[int, set[int]]]:
+    """Rows, and the offsets of which there are some, by partition."""
     rows = lake.table(_TABLE).scan(selected_fields=("partition", "offset")).to_arrow()
-    return rows.num_rows, rows.group_by(["partition", "offset"]).aggregate([]).num_rows
+    landed = {}
+    for number in range(PARTITIONS):
+        ours = rows.filter(pc.field("partition") == number)
+        landed[number] = set(ours["offset"].to_pylist())
+    return rows.num_rows, landed
 
 
 if __name__ == "__main__":
