@@ -99,7 +99,11 @@ class MixedCluster(WatchedCluster):
 @pytest.fixture
 def cluster(tmp_path: Path, kafka: set[int]) -> Iterator[MixedCluster]:
     require_kafka_with_zookeeper()
-    properties = {**PROPERTIES, "replica.lag.time.max.ms": "60000"}
+    properties = {
+        **PROPERTIES,
+        "replica.lag.time.max.ms": "60000",
+        "log.retention.ms": "-1",  # the records of tests are from long ago
+    }
     with MixedCluster(tmp_path, properties=properties, kafka=kafka) as started:
         yield started
 
