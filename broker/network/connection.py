@@ -286,7 +286,8 @@ class BrokerConnection:
         return handled
 
     def _is_behind_others(self, frame: bytearray, position: int) -> bool:
-        """Whether the request must wait until those before it are answered; all do then."""
+        """Whether a request must wait until those before it are answered, as all do then. One that
+        need not when it begins to come, need not when it is there."""
         head = self._pipelined_head
         if not self._awaited or head is None:
             return False
@@ -316,8 +317,6 @@ class BrokerConnection:
         frame = self._frame
         assert frame is not None
         if self._filled_bytes == self._frame_bytes:
-            if self._is_behind_others(frame, 0):
-                return True
             self._frame = None
             awaited: asyncio.Future[Answer] | None = None
             try:
