@@ -54,6 +54,7 @@ from pyspark_kafkalog.errors import (
     InvalidOptionError,
     InvalidRowError,
     KafkalogError,
+    LoadConflictError,
 )
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
@@ -366,9 +367,15 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             target.discard(stage)
             return None
         name, planned_from = self._options.name, plan.planned_from
-        return target.commit(
-            PendingCommit(stage, name, planned_from, ranges, files, ids, epochs, marks)
-        )
+        pending = PendingCommit(stage, name, planned_from, ranges, files, ids, epochs, marks)
+        try:
+            return target.commit(pending)
+        except LoadConflictError as error:
+            # Whoever runs it again, as pipelines do by themselves, hears nothing any more.
+            raise LoadConflictError(
+                f"{error} What one query has passed counts as loaded for the others of its name, "
+                "whatever it filtered: give each query, and each flow of a pipeline, another name."
+            ) from error
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there
