@@ -16,18 +16,7 @@ from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionErro
 from kafka.protocol import admin
 
 from broker.cluster.isr_messages import ControlledShutdownRequest, ControlledShutdownResponse
-from pyspark_kafkalog.protocol.fetch import (
-    FetchPartition,
-    FetchRequest,
-    decode_fetch_response,
-    encode_fetch_request,
-)
-from pyspark_kafkalog.protocol.produce import (
-    ProducePartition,
-    ProduceRequest,
-    decode_produce_response,
-    encode_produce_request,
-)
+from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.config_client import SET, altered
 from tests.cluster.producing import Producing, check
 from tests.cluster.test_zookeeper_writes import PROPERTIES, TOPIC, WatchedCluster
@@ -212,7 +201,7 @@ def test_who_waits_is_answered_when_the_controller_moves_the_leadership(
             cluster.begin(1, request, version)
             for client in (producer, consumer):
                 client.socket.settimeout(BUSY_S)
-            assert produced_code(producer) in lost
+            assert producer.receive_produced().error_code in lost
             assert fetched_code(consumer) in lost
     cluster.thaw(3)
     cluster.wait_for_state("moved", leader=3)
@@ -231,25 +220,17 @@ def begin_produce(client: RawClient, topic: str) -> int:
     ends."""
     written = client.produce(topic, 0, batch_of(1), acks=1)
     assert not written.error_code
-    request = ProduceRequest(9, None, -1, LONG_MS, [ProducePartition(topic, 0, batch_of(1))])
-    client.send_body(0, 9, b"".join(map(bytes, encode_produce_request(request))))
+    client.send_produce(topic, 0, batch_of(1), timeout_ms=LONG_MS)
     return written.base_offset
 
 
 def begin_fetch(client: RawClient, topic: str, offset: int) -> None:
     wanted = [FetchPartition(topic, 0, offset, 1 << 20)]
-    request = FetchRequest(LEADERS_ALONE, LONG_MS, 1, wanted)
-    client.send_body(1, LEADERS_ALONE, bytes(encode_fetch_request(request)))
-
-
-def produced_code(client: RawClient) -> int:
-    (partition,) = decode_produce_response(client.receive_body(0, 9), 9).partitions
-    return partition.error_code
+    client.send_fetch(FetchRequest(LEADERS_ALONE, LONG_MS, 1, wanted))
 
 
 def fetched_code(client: RawClient) -> int:
-    body = client.receive_body(1, LEADERS_ALONE)
-    (partition,) = decode_fetch_response(body, LEADERS_ALONE).partitions
+    (partition,) = client.receive_fetched(LEADERS_ALONE).partitions
     return partition.error_code
 
 

@@ -200,9 +200,10 @@ class RawClient:
         version: int = 9,
         acks: int = -1,
         transactional_id: str | None = None,
+        timeout_ms: int = 5000,
     ) -> None:
         parts = [ProducePartition(topic, partition, batch)]
-        request = ProduceRequest(version, transactional_id, acks, 5000, parts)
+        request = ProduceRequest(version, transactional_id, acks, timeout_ms, parts)
         self.send_body(0, version, b"".join(bytes(p) for p in encode_produce_request(request)))
 
     def receive_produced(self, version: int = 9) -> ProducedPartition:
@@ -210,8 +211,14 @@ class RawClient:
         return produced
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
+        self.send_fetch(request)
+        return self.receive_fetched(request.version)
+
+    def send_fetch(self, request: FetchRequest) -> None:
         self.send_body(1, request.version, bytes(encode_fetch_request(request)))
-        return decode_fetch_response(self.receive_body(1, request.version), request.version)
+
+    def receive_fetched(self, version: int) -> FetchResponse:
+        return decode_fetch_response(self.receive_body(1, version), version)
 
     def _exactly(self, size_bytes: int) -> bytes:
         data = bytearray()

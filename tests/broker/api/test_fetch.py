@@ -13,8 +13,6 @@ from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    decode_fetch_response,
-    encode_fetch_request,
 )
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import BUSY_S
@@ -39,11 +37,11 @@ def send_fetch(
     client: RawClient, *asks: FetchPartition, max_wait_ms: int = LONG_MS, min_bytes: int = 1
 ) -> None:
     request = FetchRequest(11, max_wait_ms, min_bytes, list(asks))
-    client.send_body(1, 11, bytes(encode_fetch_request(request)))
+    client.send_fetch(request)
 
 
 def receive_fetch(client: RawClient) -> list[FetchedPartition]:
-    return decode_fetch_response(client.receive_body(1, 11), 11).partitions
+    return client.receive_fetched(11).partitions
 
 
 def ask(

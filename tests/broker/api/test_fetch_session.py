@@ -26,8 +26,6 @@ from pyspark_kafkalog.protocol.fetch import (
     FetchRequest,
     FetchResponse,
     ForgottenPartition,
-    decode_fetch_response,
-    encode_fetch_request,
 )
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import BUSY_S
@@ -81,11 +79,10 @@ class Consumer:
         )
 
     def send(self, *asks: FetchPartition, **fields: Any) -> None:
-        request = self.request(asks, **fields)
-        self.client.send_body(1, self.version, bytes(encode_fetch_request(request)))
+        self.client.send_fetch(self.request(asks, **fields))
 
     def receive(self) -> FetchResponse:
-        response = decode_fetch_response(self.client.receive_body(1, self.version), self.version)
+        response = self.client.receive_fetched(self.version)
         if not response.error_code:
             self.session_id = response.session_id
             self.epoch += 1

@@ -13,8 +13,6 @@ from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    decode_fetch_response,
-    encode_fetch_request,
 )
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
@@ -163,7 +161,7 @@ def test_order_is_kept_between_converted_and_plain(client: RawClient, topic: str
     offsets = []
     for number in range(20):
         version = 9 if number % 2 else 2
-        (produced,) = decode_produce_response(client.receive_body(0, version), version).partitions
+        produced = client.receive_produced(version)
         assert produced.error_code == 0
         offsets.append(produced.base_offset)
     assert offsets == sorted(offsets)
@@ -424,9 +422,9 @@ def test_an_old_fetch_waits_for_the_next_append(
 ) -> None:
     consumer, producer = connect(), connect()
     request = FetchRequest(version, LONG_MS, 1, [FetchPartition(topic, 0, 0, 1 << 20)])
-    consumer.send_body(1, version, bytes(encode_fetch_request(request)))
+    consumer.send_fetch(request)
     producer.produce(topic, 0, batch_of(2, magic=0), version=0)
-    (found,) = decode_fetch_response(consumer.receive_body(1, version), version).partitions
+    (found,) = consumer.receive_fetched(version).partitions
     assert len(values_of(found.records)) == 2
 
 
@@ -443,7 +441,7 @@ def test_an_old_consumer_that_leaves_while_waiting_harms_nobody(
     for _ in range(5):
         consumer = connect()
         request = FetchRequest(0, LONG_MS, 1, [FetchPartition(topic, 0, 0, 1 << 20)])
-        consumer.send_body(1, 0, bytes(encode_fetch_request(request)))
+        consumer.send_fetch(request)
         consumer.socket.close()
     assert connect().produce(topic, 0, batch_of(1)).error_code == 0
 

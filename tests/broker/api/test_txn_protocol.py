@@ -22,8 +22,6 @@ from pyspark_kafkalog.protocol.fetch import (
     READ_COMMITTED,
     FetchPartition,
     FetchRequest,
-    decode_fetch_response,
-    encode_fetch_request,
 )
 from pyspark_kafkalog.protocol.produce import (
     ProducePartition,
@@ -652,10 +650,10 @@ def fetch_and_wait(
     """Sends a read_committed fetch that waits; calling what is returned receives its answer."""
     asks = [FetchPartition(topic, 0, 0, 1 << 20)]
     request = FetchRequest(11, max_wait_ms, min_bytes, asks, isolation_level=READ_COMMITTED)
-    client.send_body(1, 11, bytes(encode_fetch_request(request)))
+    client.send_fetch(request)
 
     def receive() -> int:
-        response = decode_fetch_response(client.receive_body(1, 11), 11)
+        response = client.receive_fetched(11)
         return len(response.partitions[0].records or b"")
 
     return receive
