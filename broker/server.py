@@ -354,7 +354,7 @@ class BrokerServer:
                 self._may_be_unclean,
                 config.leader_imbalance_check_interval_seconds if is_balanced else None,
                 config.leader_imbalance_per_broker_percentage,
-                begins_unforeseen=not self._is_member,
+                epoch_clock=None if self._is_member else system_clock_ms,
             ),
         )
         if self._is_member:

@@ -50,10 +50,10 @@ from broker.cluster.store import MetadataStoreError, NoNodeError, NotEmptyError
 from broker.controller.channels import BrokerChannel, Channels, failures_of
 from broker.controller.context import ControllerContext, ControllerFigures
 from broker.controller.elections import (
+    begun_at,
     elect_offline,
     elect_without,
     first_state,
-    unforeseen,
 )
 from broker.controller.failed_replicas import FailedReplicas
 from broker.controller.isr_decisions import decide
@@ -183,7 +183,8 @@ class Controller:
         self, topic_partition: TopicPartition, state: PartitionMetadata
     ) -> PartitionMetadata:
         elected = self._elect_offline(topic_partition, state)
-        return unforeseen(elected) if self._rules.begins_unforeseen else elected
+        clock = self._rules.epoch_clock
+        return elected if clock is None else begun_at(elected, clock())
 
     async def resign(self) -> None:
         """Another broker is controller, or may be: says and knows nothing any more."""

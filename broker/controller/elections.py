@@ -1,7 +1,7 @@
 """Who leads a partition next: pure functions of its state and of who is there.
 
 Leaders are chosen in the order of the assignment, never in the ISR's, which is history. A new
-leader begins a new leader epoch, which is the next one but for `unforeseen`. (Kafka:
+leader begins a new leader epoch, which is the next one but for `begun_at`. (Kafka:
 PartitionLeaderElectionAlgorithms.)
 """
 
@@ -21,9 +21,15 @@ from broker.cluster.metadata import PartitionMetadata
 
 IsOnline = Callable[[int], bool]
 
+_FIRST_EPOCH_MS = 1_767_225_600_000
+"""2026-01-01."""
+_EPOCH_MS = 250
+_QUICK_STARTS = 4
+"""As many may be ahead of the clock before it counts as set back."""
 _MOST_SKIPPED = 1 << 14
-_LAST_TO_SKIP_FROM = 1 << 30
-"""Epochs have 31 bits; the next one is there for as long as a broker can start."""
+_LAST_EPOCH_TO_SKIP_FROM = (1 << 31) - (1 << 28)
+"""Epochs have 31 bits (15 years by the clock); the next one is there for as long as a broker can
+start."""
 
 
 def first_state(replicas: Sequence[int], is_online: IsOnline) -> PartitionMetadata:
@@ -76,16 +82,20 @@ def elect_without(
     return replace(state, leader_epoch=state.leader_epoch + 1, isr=isr)
 
 
-def unforeseen(state: PartitionMetadata) -> PartitionMetadata:
-    """The same leader in a later epoch, which nobody can tell beforehand.
+def begun_at(state: PartitionMetadata, now_ms: int) -> PartitionMetadata:
+    """The same leader in a later epoch, by the clock (Unix, ms).
 
-    Of one that was started anew, perhaps from an older copy of its data: the next epoch was begun
-    after that copy was made, too, and whoever had read records of it would take others at the same
-    offsets for them."""
-    if not 0 <= state.leader_epoch < _LAST_TO_SKIP_FROM:
+    Of one that was started anew, perhaps from an older copy of its data: the next epochs were begun
+    after that copy was made, too, and whoever had read records of them would take others at the
+    same offsets for these. One that is later than all of them tells that they ended; where the
+    clock was set back, one that nobody can tell beforehand does mostly."""
+    epoch = state.leader_epoch
+    if not 0 <= epoch < _LAST_EPOCH_TO_SKIP_FROM:
         return state
-    skipped = secrets.randbelow(_MOST_SKIPPED)
-    return replace(state, leader_epoch=state.leader_epoch + skipped)
+    by_clock = min((now_ms - _FIRST_EPOCH_MS) // _EPOCH_MS, _LAST_EPOCH_TO_SKIP_FROM)
+    if epoch > by_clock + _QUICK_STARTS:
+        by_clock = epoch + secrets.randbelow(_MOST_SKIPPED)
+    return replace(state, leader_epoch=max(epoch, by_clock))
 
 
 def elect_preferred(state: PartitionMetadata, is_online: IsOnline) -> PartitionMetadata:

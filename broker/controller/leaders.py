@@ -26,6 +26,7 @@ from broker.controller.elections import (
     out_of_balance,
 )
 from broker.controller.turns import Turns
+from broker.log.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -51,13 +52,13 @@ class ElectionRules:
     """`is_unclean`: whether a topic may be led by who is not in sync, where nobody is. Leaders are
     balanced every `balance_interval_s` (None: never), those of a broker that leads fewer of the
     partitions that are its own than all but `imbalance_percentage` of them. A leader that was
-    started anew `begins_unforeseen` epochs: that of a broker alone, whose metadata comes back from
-    a copy together with its logs."""
+    started anew begins its epoch by the `epoch_clock`: that of a broker alone, whose metadata comes
+    back from a copy together with its logs."""
 
     is_unclean: Callable[[str], bool] = _never
     balance_interval_s: float | None = None
     imbalance_percentage: int = 10
-    begins_unforeseen: bool = False
+    epoch_clock: Clock | None = None
 
 
 class Leaders:

@@ -10,16 +10,17 @@ from kafka.structs import TopicPartition
 from broker.cluster.control import NO_LEADER
 from broker.cluster.metadata import PartitionMetadata
 from broker.controller.elections import (
+    begun_at,
     elect_offline,
     elect_preferred,
     elect_without,
     first_state,
     out_of_balance,
-    unforeseen,
 )
 from tests.support.present import present
 
 NODES = range(1, 6)
+MS_2026 = 1_767_225_600_000
 online = st.sets(st.sampled_from(NODES))
 
 
@@ -129,11 +130,42 @@ def test_what_moves_is_not_balanced() -> None:
 
 
 @given(
-    state=states(), epoch=st.one_of(st.integers(0, 9), st.integers((1 << 30) - 1, (1 << 31) - 1))
+    state=states(),
+    epoch=st.integers(0, (1 << 31) - 1),
+    now_ms=st.one_of(st.integers(0), st.integers(MS_2026, MS_2026 + (1 << 39))),
 )
-def test_no_epoch_comes_to_its_last_sooner_for_being_unforeseen(
-    state: PartitionMetadata, epoch: int
+def test_an_epoch_by_the_clock_leaves_room_for_as_many_elections_as_before(
+    state: PartitionMetadata, epoch: int, now_ms: int
 ) -> None:
-    changed = unforeseen(replace(state, leader_epoch=epoch))
-    assert epoch <= changed.leader_epoch < max(epoch + 1, (1 << 30) + (1 << 14))
+    changed = begun_at(replace(state, leader_epoch=epoch), now_ms)
+    assert epoch <= changed.leader_epoch < max(epoch + 1, (7 << 28) + (1 << 14))
     assert replace(changed, leader_epoch=state.leader_epoch) == state
+
+
+@given(
+    state=states(),
+    epoch=st.integers(0, 1000),
+    since_s=st.integers(1000, 86_400 * 365 * 14),
+    starts_s=st.lists(st.integers(1, 1000), min_size=2, max_size=5),
+)
+def test_epochs_of_a_copy_are_later_than_those_of_what_it_replaces(
+    state: PartitionMetadata, epoch: int, since_s: int, starts_s: list[int]
+) -> None:
+    """Else the copy's would end where records of the replaced one do, or later."""
+    now_ms = MS_2026 + since_s * 1000
+    before = replace(state, leader_epoch=epoch)
+    replaced = begun_at(before, now_ms)
+    copy = before
+    for each in starts_s:
+        now_ms += each * 1000
+        begun = begun_at(replace(copy, leader_epoch=copy.leader_epoch + 1), now_ms)
+        assert begun.leader_epoch > max(copy.leader_epoch, replaced.leader_epoch)
+        copy = begun
+
+
+@given(state=states(), ahead=st.integers(100, 1 << 20))
+def test_a_clock_that_was_set_back_is_told_by_nobody(state: PartitionMetadata, ahead: int) -> None:
+    before = replace(state, leader_epoch=ahead)
+    begun = {begun_at(before, MS_2026).leader_epoch for _ in range(20)}
+    assert min(begun) >= ahead
+    assert len(begun) > 1
