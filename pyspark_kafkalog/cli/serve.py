@@ -155,17 +155,12 @@ def _listen(at: str, service: "Service", stack: ExitStack, output: Output) -> No
 
 
 def _page(service: "Service", at: str) -> AbstractContextManager[str]:
-    """Of the cluster of the first load, and of all loads that are of that cluster; targets that
-    say {topic} are many, and not shown."""
+    """Of the cluster of the first load, and of all loads that are of that cluster."""
     from pyspark_kafkalog.cli.ui import page_within
 
     jobs = list(service.jobs.values())
     shown = jobs[0].options[_SERVERS]
-    targets = {
-        job.target: None
-        for job in jobs
-        if job.options[_SERVERS] == shown and not job.is_for_each_topic
-    }
+    targets = {job.target: None for job in jobs if job.options[_SERVERS] == shown}
     client = {
         name.removeprefix(_CLIENT): value
         for name, value in jobs[0].options.items()

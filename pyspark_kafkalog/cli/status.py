@@ -10,9 +10,10 @@ import click
 
 from pyspark_kafkalog.cli.arguments import TARGET, Client, takes_client, takes_output
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, sentence
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.client.cluster import Cluster
+    from pyspark_kafkalog.client.cluster import Cluster, ClusterOverview
     from pyspark_kafkalog.warehouse.commit import Position
     from pyspark_kafkalog.warehouse.status import LoadStatus, PartitionProgress
 
@@ -30,22 +31,62 @@ if TYPE_CHECKING:
 def command(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
     """Show the last commit of loads, where they go on, and how far they are behind.
 
-    Needs no Spark. Where no cluster is named, lag is not shown.
+    Needs no Spark. Where no cluster is named, lag is not shown. A target that says {topic} stands
+    for those of all topics of the cluster.
     """
+    from pyspark_kafkalog.warehouse.topic_places import names_topic
+
+    if names_topic(target):
+        _tell_topics(client, output, target, name, gaps)
+    else:
+        _tell_target(client, output, target, name, gaps)
+
+
+def _tell_target(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
     from pyspark_kafkalog.warehouse.status import load_status
 
     found = load_status(target, name, gaps)
-    if not found and not output.is_quiet:
-        print("No load has committed to this target.", file=sys.stderr)
+    _tell_none(output, found)
     cluster = client.cluster_if_named()
     if cluster is None:
         for status in found:
             _tell(output, status, _alone(status.position))
         return
     with cluster:
-        rows = [_beside(cluster, status.position) for status in found]
+        overview = cluster.overview()
+        rows = [_beside(cluster, overview, status.position) for status in found]
     for status, partitions in zip(found, rows, strict=True):
         _tell(output, status, partitions)
+
+
+def _tell_topics(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
+    """Each as soon as it is known; raises KafkalogError in the end where one could not be read."""
+    from pyspark_kafkalog.warehouse.status import LoadStatus, load_status_of_topics
+
+    cluster = client.cluster_if_named()
+    if cluster is None:
+        raise InvalidOptionError(
+            "the target says {topic}, and nobody says of which cluster: give --bootstrap-servers"
+        )
+    failures = []
+    found = []
+    with cluster:
+        overview = cluster.overview()
+        for each in load_status_of_topics(target, overview.topics, name, gaps):
+            if isinstance(each, LoadStatus):
+                found.append(each)
+                _tell(output, each, _beside(cluster, overview, each.position))
+            else:
+                failures.append(each)
+    if failures:
+        others = f" (and {len(failures) - 1} more topics)" if len(failures) > 1 else ""
+        raise KafkalogError(f"{sentence(failures[0])}{others}") from failures[0]
+    _tell_none(output, found)
+
+
+def _tell_none(output: Output, found: "Sequence[LoadStatus]") -> None:
+    if not found and not output.is_quiet:
+        print("No load has committed to this target.", file=sys.stderr)
 
 
 def _alone(position: "Position") -> "list[PartitionProgress]":
@@ -58,7 +99,9 @@ def _alone(position: "Position") -> "list[PartitionProgress]":
     ]
 
 
-def _beside(cluster: "Cluster", position: "Position") -> "list[PartitionProgress]":
+def _beside(
+    cluster: "Cluster", overview: "ClusterOverview", position: "Position"
+) -> "list[PartitionProgress]":
     """The same beside the ends of the topics, as a load reads them: up to the first transaction
     that is open."""
     from kafka.structs import TopicPartition
@@ -67,7 +110,6 @@ def _beside(cluster: "Cluster", position: "Position") -> "list[PartitionProgress
     from pyspark_kafkalog.client.config import Isolation
     from pyspark_kafkalog.warehouse.status import progress_beside
 
-    overview = cluster.overview()
     topics = sorted({each.topic for each in position.offsets} & overview.topics.keys())
     there = {
         TopicPartition(name, each.partition) for name in topics for each in overview.topics[name]

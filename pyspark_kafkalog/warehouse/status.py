@@ -5,7 +5,7 @@ offsets were given up. How far that is behind, the brokers know: `progress_besid
 the driver, without Spark and without a broker; changes nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
@@ -16,6 +16,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import CommitRecord, Position
 from pyspark_kafkalog.warehouse.targets.target import open_target
+from pyspark_kafkalog.warehouse.topic_places import name_of, targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,21 @@ def load_status(target: str, name: str | None = None, all_gaps: bool = False) ->
         )
         for each, found in commits.items()
     ]
+
+
+def load_status_of_topics(
+    target: str, topics: Iterable[str], name: str | None = None, all_gaps: bool = False
+) -> Iterator[LoadStatus | Exception]:
+    """The same for each of `topics` where `target` says {topic}: what has committed, and what it
+    was that kept a topic's from being read, as nobody else's is to be missed for it."""
+    for topic, place in targets_of(target, topics).items():
+        wanted = None if name is None else name_of(name, topic)
+        try:
+            found = load_status(place, all_gaps=all_gaps)
+        except Exception as error:  # of whichever library
+            yield error
+            continue
+        yield from (each for each in found if wanted in (None, each.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ has. Asks nobody.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 
 from pyspark_kafkalog.errors import InvalidOptionError
 
@@ -27,7 +28,8 @@ def refuse_topic(target: str) -> None:
     if names_topic(target):
         raise InvalidOptionError(
             "the target says {topic}, which stands for one topic of many: load_topics(), `kafkalog "
-            "load` and `kafkalog serve` load each of them; all else is asked of the target of one"
+            "load`, `serve`, `status` and `ui` take each of them; all else is asked of the target "
+            "of one"
         )
 
 
@@ -41,6 +43,15 @@ def target_of(target: str, topic: str) -> str:
     before, table, after = _parts(target)
     named = table.replace(TOPIC, topic.replace(".", "_"))
     return before.replace(TOPIC, topic) + named + after.replace(TOPIC, topic)
+
+
+def targets_of(target: str, topics: Iterable[str]) -> dict[str, str]:
+    """Where each of the topics goes, by name, but for those that can go nowhere."""
+    places: dict[str, str] = {}
+    for topic in sorted(topics):
+        with suppress(InvalidOptionError):
+            places[topic] = target_of(target, topic)
+    return places
 
 
 def name_of(name: str, topic: str) -> str:

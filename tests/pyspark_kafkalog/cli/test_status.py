@@ -137,3 +137,35 @@ def test_loads_that_are_not_there(
     done = kafkalog("status", "--to", "hive:/data")
     assert done.code == 1
     assert "does not name a kind of target" in done.err
+
+
+def test_the_loads_of_a_target_for_each_topic(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topics = sorted(new_topic() for _ in range(3))
+    for topic in topics[:2]:
+        kafkalog("produce", topic, "-q", stdin=b"x\ny")
+        kafkalog("load", topic, "--to", f"delta:{tmp_path}/{{topic}}", "--name=of-{topic}", "-q")
+    kafkalog("produce", topics[0], "-q", stdin=b"z")
+    target = f"delta:{tmp_path}/{{topic}}"
+    rows = kafkalog("status", "--to", target, "--format=json").rows
+    assert [(row["name"], row["lag"]) for row in rows] == [
+        (f"of-{topic}", lag) for topic, lag in zip(topics, (1, 0), strict=False)
+    ]
+    (row,) = kafkalog("status", "--to", target, "--name=of-{topic}", "--format=json").rows[1:]
+    assert row["target"] == f"delta:{tmp_path}/{topics[1]}"
+    log = next((tmp_path / topics[0] / "_delta_log").glob("*.json"))
+    log.write_text("nonsense")
+    failed = kafkalog("status", "--to", target)
+    assert (failed.code, f"of-{topics[1]}" in failed.out) == (1, True)
+    assert f"{tmp_path}/{topics[0]}" in failed.err
+    nothing = kafkalog("status", "--to", f"parquet:{tmp_path}/of/{{topic}}")
+    assert (nothing.code, nothing.out) == (0, "")
+
+
+def test_without_a_cluster_nobody_knows_the_topics(
+    kafkalog: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KAFKALOG_BOOTSTRAP_SERVERS")
+    done = kafkalog("status", "--to", "delta:lake/{topic}")
+    assert (done.code, "--bootstrap-servers" in done.err) == (1, True)

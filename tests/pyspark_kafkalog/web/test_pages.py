@@ -405,6 +405,33 @@ def test_loads_have_their_commit_and_lag(
     assert lag[1] == "7"
 
 
+def test_loads_of_a_target_for_each_topic(
+    servers: str,
+    new_topic: Callable[..., str],
+    write: Callable[..., None],
+    cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    """One that cannot be read hides no other; a topic without a load is not worth a word."""
+    topics = [new_topic(), new_topic()]
+    broken = new_topic()
+    for topic in topics:
+        write(topic, (None, b"x"))
+        target = open_target(f"delta:{tmp_path}/{topic}")
+        stage, piece = target.stage(row_schema()), OffsetRange(topic, 0, 0, 1)
+        files = write_rows(stage, "nightly", piece)
+        target.commit(PendingCommit(stage, "nightly", target.position("nightly"), [piece], files))
+    (tmp_path / broken / "_delta_log").mkdir(parents=True)
+    (tmp_path / broken / "_delta_log" / f"{0:020}.json").write_text("nonsense")
+    with serving(PageSettings(config(servers), (f"delta:{tmp_path}/{{topic}}",))) as page:
+        answer = page.get("/loads")
+    assert [row for row in answer.rows if row[0] in topics] == [
+        [topic, "0", "1", "1", "0", "ok"] for topic in sorted(topics)
+    ]
+    assert answer.text.count(f"delta:{tmp_path}/TOPIC: ") == 1
+    assert f"{tmp_path}/{broken}" in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
