@@ -90,6 +90,11 @@ def batch_plan(checkpoint: str, batch: int, may_rest: bool = False) -> BatchPlan
         raise
 
 
+def place_text(checkpoint: str) -> str:
+    """The place of a checkpoint, as one text however it is written."""
+    return "".join(_place(checkpoint))
+
+
 def planned_from(checkpoint: str | None, batch: int) -> str:
     """A digest of what micro-batch `batch` was planned from; empty where that cannot be read.
 

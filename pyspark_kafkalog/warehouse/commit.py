@@ -37,6 +37,8 @@ NO_IDS: TopicIds = {}
 NO_EPOCHS: Epochs = {}
 Marks = Mapping[TopicPartition, int]
 NO_MARKS: Marks = {}
+Queries = Mapping[TopicPartition, int]
+NO_QUERIES: Queries = {}
 _DELETED = b"deleted\0"
 
 
@@ -84,12 +86,14 @@ class Stage:
 class Position:
     """Where a load name goes on: the next offset of each partition, and the ids that their topics
     had, as far as brokers said them; `epochs` are those of their leaders when they were planned,
-    and `marks` tell which record was read last (marks.py)."""
+    and `marks` tell which record was read last (marks.py). `queries` are those that moved each
+    partition last, as far as queries did (sink/query_number.py)."""
 
     offsets: Offsets
     topic_ids: TopicIds
     epochs: Epochs = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
+    queries: Queries = field(default_factory=dict)
 
     def moved(
         self,
@@ -97,9 +101,11 @@ class Position:
         topic_ids: TopicIds,
         epochs: Epochs = NO_EPOCHS,
         marks: Marks = NO_MARKS,
+        queries: Queries = NO_QUERIES,
     ) -> "Position":
         """This position, with each partition moved to the end of its last piece in `ranges`, and
-        with its epoch in `epochs` and mark in `marks`, or without one.
+        with its epoch in `epochs` and mark in `marks`, or without one, and its query in `queries`,
+        or the one that it had.
 
         That may lie before the old offset: where a topic was recreated and the user chose to go
         on. A topic with another id than before keeps nothing of what was.
@@ -111,6 +117,7 @@ class Position:
             kept.topic_ids,
             _moved(kept.epochs, epochs, ends),
             _moved(kept.marks, marks, ends),
+            {**kept.queries, **queries},
         )
 
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
@@ -146,6 +153,7 @@ class Position:
             there,
             {each: epoch for each, epoch in self.epochs.items() if each.topic not in gone},
             {each: mark for each, mark in self.marks.items() if each.topic not in gone},
+            {each: query for each, query in self.queries.items() if each.topic not in gone},
         )
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
@@ -170,7 +178,8 @@ class Position:
         }
         epochs = {each: epoch for each, epoch in self.epochs.items() if each in offsets}
         marks = {each: mark for each, mark in self.marks.items() if each in offsets}
-        return Position(offsets, ids, epochs, marks)
+        queries = {each: query for each, query in self.queries.items() if each in offsets}
+        return Position(offsets, ids, epochs, marks, queries)
 
 
 NOWHERE = Position({}, NO_IDS)
@@ -222,7 +231,7 @@ class PendingCommit:
 
     `planned_from` is where the target said that the name goes on when the ranges were planned, and
     `topic_ids` are those of their topics, as far as brokers say them, as are the `epochs` of their
-    partitions' leaders; `marks` are of the ranges' ends.
+    partitions' leaders; `marks` are of the ranges' ends, and `queries` those that move partitions.
     """
 
     stage: Stage
@@ -233,6 +242,7 @@ class PendingCommit:
     topic_ids: TopicIds = field(default_factory=dict)
     epochs: Epochs = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
+    queries: Queries = field(default_factory=dict)
 
     def check_unmoved(self, current: Position, target: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
@@ -277,7 +287,7 @@ class PendingCommit:
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""
         return Step(
-            current.moved(self.ranges, self.topic_ids, self.epochs, self.marks),
+            current.moved(self.ranges, self.topic_ids, self.epochs, self.marks, self.queries),
             current.gaps(self.ranges, self.topic_ids),
         )
 
@@ -295,6 +305,7 @@ class PendingCommit:
             gaps=tuple(step.gaps),
             epochs={self.name: step.position.epochs},
             marks={self.name: step.position.marks},
+            queries={self.name: step.position.queries},
         )
 
 
@@ -314,8 +325,8 @@ class Commit:
     in their heads what theirs is. `load_id` names the staging directory that the files came from.
     `offsets` holds the next offset of every partition of this load's name, `topic_ids` the ids that
     their topics had, `epochs` those of their leaders, as far as brokers said them, `marks` which
-    records were read last; in a Parquet
-    target, those of every other name too. `gaps` are the offsets that this load gave up, because
+    records were read last, `queries` which queries moved them; in a Parquet target, those of every
+    other name too. `gaps` are the offsets that this load gave up, because
     they were gone. Of a Parquet target alone: `columns`, the Arrow type of every column that any of
     its files has, `partition_by`, what the last files were partitioned by, and `abandoned`, the
     staging directories of dead loads that this commit declared unable to commit.
@@ -332,6 +343,7 @@ class Commit:
     gaps: tuple[OffsetRange, ...] = ()
     epochs: Mapping[str, Epochs] = field(default_factory=dict)
     marks: Mapping[str, Marks] = field(default_factory=dict)
+    queries: Mapping[str, Queries] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
@@ -348,6 +360,7 @@ class Commit:
             self.topic_ids.get(name, NO_IDS),
             self.epochs.get(name, NO_EPOCHS),
             self.marks.get(name, NO_MARKS),
+            self.queries.get(name, NO_QUERIES),
         )
 
 

@@ -12,6 +12,7 @@ import json
 import pickle
 import shutil
 import traceback
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,7 @@ class TaskFunction:
         return self
 
 
+QUERY_ID = "sql.streaming.queryId"
 _MOST_BATCHES = 300
 
 
@@ -141,8 +143,16 @@ class StreamQuery:
             lambda: LoadSink(self._sink).streamWriter(schema, False),
             [pickle.loads(pickled((reader, part))) for part in parts],
             batch,
+            query_id=self._id(),
         )
         (self._checkpoint / "commits" / str(batch)).write_text("v1\n{}")
+
+    def _id(self) -> str:
+        """The query's id, which a new checkpoint is given."""
+        metadata = self._checkpoint / "metadata"
+        if not metadata.exists():
+            metadata.write_text(json.dumps({"id": str(uuid.uuid4())}))
+        return str(json.loads(metadata.read_text())["id"])
 
     def _ends(self, batch: int) -> dict[str, dict[str, int]] | None:
         path = self._checkpoint / "offsets" / str(batch)
@@ -158,7 +168,9 @@ def write_rows(source: Mapping[str, str], sink: Mapping[str, str]) -> None:
     commit_rows(lambda: LoadSink(dict(sink)).writer(schema, False), parts)
 
 
-def commit_rows(make_writer: Callable[[], Any], parts: list[Any], *batch: int) -> None:
+def commit_rows(
+    make_writer: Callable[[], Any], parts: list[Any], *batch: int, query_id: str | None = None
+) -> None:
     """The tasks of one write and its commit, or its abort after a task that failed."""
     sent = pickled(make_writer())
     messages: list[Any] = []
@@ -168,6 +180,7 @@ def commit_rows(make_writer: Callable[[], Any], parts: list[Any], *batch: int) -
         for number, (reader, part) in enumerate(parts or [(None, None)]):
             context = object.__new__(TaskContext)
             context._partitionId = number
+            context._localProperties = {} if query_id is None else {QUERY_ID: query_id}
             TaskContext._taskContext = context
             rows = reader.read(part) if reader is not None else iter(())
             messages.append(pickle.loads(sent).write(rows))

@@ -135,6 +135,20 @@ def test_a_load_and_a_stream_of_one_name_go_on_from_each_other(
     assert spark.read.parquet(f"{parquet.directory}/table").schema == stream(topic).schema
 
 
+def test_a_second_query_of_a_name_is_refused_what_the_first_one_has_filtered(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, 10)
+    rows = stream(topic)
+    run(rows.where("offset % 2 = 0"), parquet, "even")
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"LoadConflictError: Another query"):
+            run(rows.where("offset % 2 = 1"), parquet, "odd")
+    run(rows.where("offset % 2 = 1"), parquet, "odd", name="odd")
+    assert places(parquet) == once(10)
+
+
 def test_records_become_other_rows_or_many_or_none(
     stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
 ) -> None:

@@ -8,7 +8,9 @@
 
 So the target's own offsets are the only truth. A micro-batch that is run again, after a kill or
 because the checkpoint is gone, finds its rows there and leaves them out; a twin of a task reports
-to nobody; of two queries that move one name at a time one gets a LoadConflictError. Rows of one
+to nobody; of two queries that move one name at a time one gets a LoadConflictError, and gets it
+again when Spark runs its batch again: rows that are below the place of the name are left out only
+where this query moved it there, or a load did (query_number.py). Rows of one
 partition may be spread over the tasks of a batch in any way, and a record may become many rows or
 none. A micro-batch moves each partition to where it was read to, also without a row; a batch write
 to after its rows. written_ranges.py says when that would leave records out.
@@ -62,6 +64,7 @@ from pyspark_kafkalog.source.offsets import (
     LogBounds,
     OffsetLimit,
     Offsets,
+    describe,
     parse_start,
 )
 from pyspark_kafkalog.source.option_table import Option, names
@@ -74,6 +77,7 @@ from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.warehouse.commit import (
     NO_EPOCHS,
     NO_IDS,
+    NO_QUERIES,
     Commit,
     DataFile,
     Epochs,
@@ -88,6 +92,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange,
 from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout, check_layout, make_layout
 from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
+from pyspark_kafkalog.warehouse.sink.query_number import is_same_query, query_number
 from pyspark_kafkalog.warehouse.sink.row_places import NewRows, Spans, joined
 from pyspark_kafkalog.warehouse.sink.written_ranges import Begins, quiet_places, written_ranges
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
@@ -143,6 +148,12 @@ _BEGIN_ANEW = (
     "read it from there (a stream with a new checkpoint, since the offsets in the old one mean "
     "other records, too) and set the option failOnDataLoss of the write to false"
 )
+_ANOTHER_NAME = (
+    "What one query has passed counts as loaded for the others of its name, whatever it filtered: "
+    "give each query, and each flow of a pipeline, another name."
+)
+_QUERY_ID = "sql.streaming.queryId"
+"""What Spark calls it among the properties of a task."""
 _MOST_MS_FOR_OTHERS = 5_000
 """For where logs begin of topics that a load does not know: it goes on without."""
 
@@ -236,15 +247,16 @@ class SinkPlan:
 class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
-    `seen` are those of all its rows, also of those that it left out. With it goes the plan, which
-    the commit needs in another process: with the first task's all that brokers said, with the
-    others' nothing of it.
+    `seen` are those of all its rows, also of those that it left out, and `query_id` is that of the
+    query, where it is one's. With it goes the plan, which the commit needs in another process: with
+    the first task's all that brokers said, with the others' nothing of it.
     """
 
     plan: SinkPlan
     files: tuple[DataFile, ...]
     seen: Spans
     left_out_count: int
+    query_id: str | None = None
 
 
 class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
@@ -329,7 +341,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         if context.partitionId():
             # A cluster may have many topics, and each task reports.
             plan = replace(plan, topic_ids=NO_IDS, earliest={}, epochs=NO_EPOCHS)
-        return LoadedRows(plan, files, rows.seen, rows.left_out_count)
+        query_id = context.getLocalProperty(_QUERY_ID)
+        return LoadedRows(plan, files, rows.seen, rows.left_out_count, query_id)
 
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None
@@ -344,7 +357,9 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         seen: Spans = {}
         for report in reports:
             seen = joined(seen, report.seen)
+        query = self._query(reports[0].query_id)
         try:
+            self._refuse_passed_by_others(plan, seen, query)
             ranges, epochs = self._ranges(plan, seen, batch)
             # Asked before the read, so never the id of a topic that was created again since then.
             moved = {piece.topic for piece in ranges}
@@ -367,15 +382,41 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             target.discard(stage)
             return None
         name, planned_from = self._options.name, plan.planned_from
-        pending = PendingCommit(stage, name, planned_from, ranges, files, ids, epochs, marks)
+        queries = {piece.topic_partition: query for piece in ranges} if query else NO_QUERIES
+        pending = PendingCommit(
+            stage, name, planned_from, ranges, files, ids, epochs, marks, queries
+        )
         try:
             return target.commit(pending)
         except LoadConflictError as error:
-            # Whoever runs it again, as pipelines do by themselves, hears nothing any more.
+            raise LoadConflictError(f"{error} {_ANOTHER_NAME}") from error
+
+    def _query(self, query_id: str | None) -> int:
+        """The number of the query whose micro-batches these are; 0 of what is no query."""
+        return query_number(query_id, self._options.checkpoint_location) if query_id else 0
+
+    def _refuse_passed_by_others(self, plan: SinkPlan, seen: Spans, query: int) -> None:
+        """Raises LoadConflictError where rows of a query would be left out because another query of
+        the name has passed their offsets."""
+        passed_by = plan.planned_from.queries
+        others = [
+            each
+            for each, span in sorted(seen.items())
+            if query
+            and span.first < plan.next_offsets.get(each, 0)
+            and not is_same_query(query, passed_by.get(each, query))
+        ]
+        if others:
+            first = others[0]
             raise LoadConflictError(
-                f"{error} What one query has passed counts as loaded for the others of its name, "
-                "whatever it filtered: give each query, and each flow of a pipeline, another name."
-            ) from error
+                f"Another query of the load {self._options.name!r} has passed offset "
+                f"{seen[first].first} of {describe(others)}, up to {plan.next_offsets[first]}, of "
+                "which this query, with a checkpoint in another place, has rows: they would be "
+                f"left out, and nothing of this micro-batch was committed. {_ANOTHER_NAME} If this "
+                "query is to go on in the place of the other one, give it a new checkpoint, and "
+                "its read the startingOffsets of pyspark_kafkalog.loaded_offsets(target, name); or "
+                "the checkpointLocation of the other one."
+            )
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there

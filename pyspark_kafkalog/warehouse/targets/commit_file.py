@@ -55,6 +55,7 @@ def next_commit(
         topic_ids={**(newest.topic_ids if newest else {}), **commit.topic_ids},
         epochs={**(newest.epochs if newest else {}), **commit.epochs},
         marks={**(newest.marks if newest else {}), **commit.marks},
+        queries={**(newest.queries if newest else {}), **commit.queries},
         columns={**(newest.columns if newest else {}), **(columns if files else {})},
         partition_by=tuple(newest.partition_by if newest and not files else partition_by),
         abandoned=tuple(abandoned),
@@ -74,6 +75,7 @@ def moving_commit(newest: Commit | None, name: str, load_id: str, position: Posi
         {name: position.topic_ids},
         epochs={name: position.epochs},
         marks={name: position.marks},
+        queries={name: position.queries},
     )
     return next_commit(newest, moved, {})
 
@@ -156,6 +158,7 @@ def encode(commit: Commit) -> bytes:
         "topic_ids": {name: ids_to_json(ids) for name, ids in commit.topic_ids.items()},
         "epochs": {name: to_json(epochs) for name, epochs in commit.epochs.items()},
         "marks": {name: to_json(marks) for name, marks in commit.marks.items()},
+        "queries": {name: to_json(queries) for name, queries in commit.queries.items()},
         "gaps": [asdict(piece) for piece in commit.gaps],
         "columns": dict(commit.columns),
         "partition_by": list(commit.partition_by),
@@ -190,6 +193,7 @@ def decode(content: bytes, sequence: int) -> Commit:
         gaps=tuple(OffsetRange(**piece) for piece in fields.get("gaps", [])),
         epochs={name: from_json(topics) for name, topics in fields.get("epochs", {}).items()},
         marks={name: from_json(topics) for name, topics in fields.get("marks", {}).items()},
+        queries={name: from_json(topics) for name, topics in fields.get("queries", {}).items()},
         columns=dict(fields["columns"]),
         partition_by=tuple(fields["partition_by"]),
         abandoned=tuple(_plain(load_id) for load_id in fields["abandoned"]),

@@ -12,8 +12,9 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - `txn` with the appId `kafkalog:NAME:TOPIC:id:UUID` when the topic's id is another one than before,
   version = the entry's own number: the greatest says the topic's id;
 - `txn` with the appId `kafkalog:NAME:TOPIC:epoch:PARTITION`, version = the leader epoch of that
-  partition when the commit was planned, and `kafkalog:NAME:TOPIC:mark:PARTITION`, version = the
-  mark of the record that was read last (marks.py);
+  partition when the commit was planned, `kafkalog:NAME:TOPIC:mark:PARTITION`, version = the
+  mark of the record that was read last (marks.py), and `kafkalog:NAME:TOPIC:query:PARTITION`,
+  version = the query that moved the partition (query_number.py);
 - no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
   recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
   commitInfo), but for the count;
@@ -108,6 +109,7 @@ _APP = "kafkalog"
 _ID = "id:"
 _EPOCH = "epoch:"
 _MARK = "mark:"
+_QUERY = "query:"
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
@@ -308,6 +310,7 @@ class DeltaTarget:
         newest: dict[str, tuple[int, UUID]] = {}
         epochs = {}
         marks = {}
+        queries = {}
         versions = self._versions(table, name)
         for (topic, rest), version in versions.items():
             if rest.isdecimal():
@@ -316,6 +319,8 @@ class DeltaTarget:
                 epochs[TopicPartition(topic, int(rest.removeprefix(_EPOCH)))] = version
             elif version != _DROPPED and rest.startswith(_MARK):
                 marks[TopicPartition(topic, int(rest.removeprefix(_MARK)))] = version
+            elif version != _DROPPED and rest.startswith(_QUERY):
+                queries[TopicPartition(topic, int(rest.removeprefix(_QUERY)))] = version
             elif version != _DROPPED:
                 found = version, UUID(rest.removeprefix(_ID))
                 newest[topic] = max(newest.get(topic, found), found)
@@ -329,7 +334,7 @@ class DeltaTarget:
             )
         self._refuse_restored(table, name, _without_dropped(offsets), seen_version)
         ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
-        return Position(offsets, ids, epochs, marks)
+        return Position(offsets, ids, epochs, marks, queries)
 
     def _refuse_restored(
         self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None
@@ -387,8 +392,8 @@ class DeltaTarget:
         for app_id, version in newest.items():
             key = app_id.removeprefix(f"{_app_id(name)}:")
             topic, _, rest = key.partition(":")
-            is_ours = key != app_id and (rest.isdecimal() or rest.startswith((_ID, _EPOCH, _MARK)))
-            if is_ours and version is not None:
+            is_known = rest.isdecimal() or rest.startswith((_ID, _EPOCH, _MARK, _QUERY))
+            if key != app_id and is_known and version is not None:
                 found[topic, rest] = version
         return found
 
@@ -518,6 +523,7 @@ def _moves(name: str, current: Position, position: Position, version: int) -> li
     ]
     transactions += _changed(name, _EPOCH, current.epochs, position.epochs)
     transactions += _changed(name, _MARK, current.marks, position.marks)
+    transactions += _changed(name, _QUERY, current.queries, position.queries)
     return transactions
 
 

@@ -6,7 +6,9 @@
     table property `kafkalog.NAME.epochs`       {"orders":{"0":7}}: the leader epochs of these
                                                 partitions
     table property `kafkalog.NAME.marks`        {"orders":{"0":42}}: which record was read last of
-                                                each (marks.py); all {} once NAME was forgotten
+                                                each (marks.py)
+    table property `kafkalog.NAME.queries`      {"orders":{"0":42}}: which query moved each
+                                                (query_number.py); all {} once NAME was forgotten
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up; and of a
@@ -234,6 +236,7 @@ class IcebergTarget:
                 table.metadata.properties.update(IN_MEMORY)
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
                 emptied[_epochs_property(name)] = emptied[_marks_property(name)] = "{}"
+                emptied[_queries_property(name)] = "{}"
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
                     return True
@@ -508,6 +511,8 @@ def _properties_of(table: Table, name: str, position: Position) -> dict[str, str
         properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
     if position.marks or _marks_property(name) in table.metadata.properties:
         properties[_marks_property(name)] = json.dumps(to_json(position.marks))
+    if position.queries or _queries_property(name) in table.metadata.properties:
+        properties[_queries_property(name)] = json.dumps(to_json(position.queries))
     return properties
 
 
@@ -611,6 +616,10 @@ def _marks_property(name: str) -> str:
     return f"kafkalog.{name}.marks"
 
 
+def _queries_property(name: str) -> str:
+    return f"kafkalog.{name}.queries"
+
+
 def _refuse_rolled_back(table: Table, name: str, offsets: Offsets) -> None:
     left = rolled_back(table, name, offsets)
     if left is None:
@@ -631,8 +640,13 @@ def _kept_position(table: Table, name: str) -> Position:
     topic_ids = json.loads(properties.get(_ids_property(name), "{}"))
     epochs = json.loads(properties.get(_epochs_property(name), "{}"))
     marks = json.loads(properties.get(_marks_property(name), "{}"))
+    queries = json.loads(properties.get(_queries_property(name), "{}"))
     return Position(
-        from_json(offsets), ids_from_json(topic_ids), from_json(epochs), from_json(marks)
+        from_json(offsets),
+        ids_from_json(topic_ids),
+        from_json(epochs),
+        from_json(marks),
+        from_json(queries),
     )
 
 

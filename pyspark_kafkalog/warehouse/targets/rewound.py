@@ -70,6 +70,7 @@ class Rewind:
             # Of a later offset they hold for the earlier ones, too; a mark is of one offset.
             current.epochs,
             {each: mark for each, mark in current.marks.items() if each not in moved},
+            current.queries,
         )
         return StepBack(position, places, {each: known[each] for each in places}, ranges)
 

@@ -11,6 +11,8 @@
                        name, topic, partition, leader epoch
     kafkalog_marks     which record was read last (marks.py): TABLE, load name, topic, partition,
                        mark
+    kafkalog_queries   which query moved each partition (query_number.py): TABLE, load name, topic,
+                       partition, query
     kafkalog_gaps      the offsets that loads gave up: TABLE, load name, number of the commit, range
     kafkalog_upserts   by which key and order a table is upserted: TABLE, key (JSON), order_by, and
                        all columns that loads have filled, with what these hold, null for others
@@ -20,8 +22,9 @@
 
 They are in the schema of the table. A name has committed and has just what its newest commit left,
 or neither: what is without the other, or is as it was before, is lost, not new. Databases of an
-earlier layout have no count, digest, kafkalog_epochs or kafkalog_marks; they get these where that
-may be, and go on without elsewhere. The last two tables are made by the first upsert.
+earlier layout have no count, digest, kafkalog_epochs, kafkalog_marks or kafkalog_queries; they get
+these where that may be, and go on without elsewhere. The last two tables are made by the first
+upsert.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
 """
@@ -68,6 +71,7 @@ class _Tables(NamedTuple):
     topics: sa.Table
     epochs: sa.Table
     marks: sa.Table
+    queries: sa.Table
     gaps: sa.Table
     upserts: sa.Table
     deleted: sa.Table
@@ -133,6 +137,12 @@ def _tables(schema: str) -> _Tables:
             key("partition", sa.Integer),
             sa.Column("mark", sa.BigInteger, nullable=False),
         ),
+        queries=table(
+            "queries",
+            key("topic"),
+            key("partition", sa.Integer),
+            sa.Column("query", sa.BigInteger, nullable=False),
+        ),
         gaps=table(
             "gaps",
             key("commit_number", sa.BigInteger),
@@ -178,9 +188,10 @@ class Records:
         wanted = [table for table in self._tables if upserts or table not in of_keys]
         missing = [table for table in wanted if not self._is_there(table)]
         is_earlier = len(missing) < len(wanted)
+        later = (self._tables.epochs, self._tables.marks, self._tables.queries)
         for table in missing:
             statement = CreateTable(table, if_not_exists=True)
-            if is_earlier and table in (self._tables.epochs, self._tables.marks):
+            if is_earlier and table in later:
                 self._alter(statement)
             else:
                 self._connection.execute(statement)
@@ -305,6 +316,10 @@ class Records:
                 TopicPartition(row.topic, row.partition): row.mark
                 for row in self._rows_of(tables.marks, name)
             },
+            {
+                TopicPartition(row.topic, row.partition): row._mapping["query"]
+                for row in self._rows_of(tables.queries, name)
+            },
         )
 
     def take_number(
@@ -335,6 +350,9 @@ class Records:
         if self._is_there(self._tables.marks):
             rows = [_partition_rows("mark", each.marks) for each in (current, position)]
             self._replace(self._tables.marks, name, *rows)
+        if self._is_there(self._tables.queries):
+            rows = [_partition_rows("query", each.queries) for each in (current, position)]
+            self._replace(self._tables.queries, name, *rows)
         rows = [_id_rows(each.topic_ids) for each in (current, position)]
         self._replace(self._tables.topics, name, *rows)
 

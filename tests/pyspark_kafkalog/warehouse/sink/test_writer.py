@@ -43,6 +43,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.sink import writer as sink_module
+from pyspark_kafkalog.warehouse.sink.query_number import is_same_query, query_number
 from pyspark_kafkalog.warehouse.sink.writer import (
     LoadStreamWriter,
     LoadWriter,
@@ -80,9 +81,12 @@ def made(kind: str, tmp_path: Path) -> Table:
 
 
 @pytest.fixture(autouse=True)
-def task_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(partitionId=lambda: 0)
+def task_context(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The properties of tasks."""
+    properties: dict[str, str] = {}
+    context = SimpleNamespace(partitionId=lambda: 0, getLocalProperty=properties.get)
     monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
+    return properties
 
 
 def a_writer(
@@ -201,6 +205,54 @@ def test_of_two_queries_of_one_name_the_later_one_is_refused(table: Table) -> No
     assert table.rows() == expected(1)
     run(table, [[(0, 0), (0, 1)]], batch=5)
     assert table.rows() == expected(2)
+
+
+def test_a_query_does_not_take_for_its_own_what_another_one_of_the_name_has_passed(
+    table: Table, task_context: dict[str, str], tmp_path: Path
+) -> None:
+    def query(letter: str, places: list[tuple[int, int]], at: str = "") -> None:
+        task_context["sql.streaming.queryId"] = f"{letter * 8}-0000-4000-8000-000000000000"
+        run(table, [places], checkpointLocation=str(tmp_path / (at or letter)))
+
+    query("a", [(0, 0), (0, 2), (1, 0)])
+    # As often as it is tried again, and where the other one has gone on.
+    said = (
+        "Another query of the load 'nightly' has passed offset 1 of orders-0, up to 3.*another name"
+    )
+    for _ in range(2):
+        with pytest.raises(LoadConflictError, match=said):
+            query("b", [(0, 1), (0, 3)])
+    query("a", [(0, 2), (0, 4)])
+    with pytest.raises(LoadConflictError, match="up to 5"):
+        query("b", [(0, 1), (0, 3)])
+    # Of other partitions, or from where the table ends on, it has what it reads.
+    query("b", [(2, 0)])
+    query("b", [(0, 5)])
+    with pytest.raises(LoadConflictError, match=r"passed offset 4 of orders-0, up to 6"):
+        query("a", [(0, 4), (0, 6)])
+    query("a", [(1, 0), (1, 1)])
+    # A load of the name took what there was; and the query's checkpoint was moved, or lost.
+    position = table.open().position("nightly")
+    stage = table.open().stage(storable(to_arrow_schema(ROW, timezone="UTC")))
+    ranges = [OffsetRange("orders", 0, 6, 8)]
+    table.open().commit(PendingCommit(stage, "nightly", position, ranges, [], {}))
+    query("b", [(0, 7), (0, 8)], at="elsewhere")
+    query("c", [(0, 0), (0, 8), (0, 9)], at="elsewhere")
+    rows_there = [(0, 0), (0, 2), (1, 0), (0, 4), (2, 0), (0, 5), (1, 1), (0, 8), (0, 9)]
+    assert table.rows() == Counter(b"nightly %d %d" % place for place in rows_there)
+
+
+def test_flows_of_pipelines_are_the_same_after_a_full_refresh() -> None:
+    at = "/tmp/storage/_checkpoints/lake/flow"
+    one = query_number("a", f"file:{at}/0")
+    assert 0 < one < 2**62
+    for checkpoint in (f"{at}/1", f"file://{at}/12/"):
+        assert is_same_query(one, query_number("b", checkpoint))
+    for checkpoint in ("/tmp/storage/_checkpoints/lake/other/0", f"s3a://x{at}/0", None):
+        assert not is_same_query(one, query_number("b", checkpoint))
+        assert is_same_query(one, query_number("a", checkpoint))
+    assert not is_same_query(query_number("a", "/tmp/1"), query_number("b", "/tmp/2"))
+    assert not is_same_query(query_number("a", None), query_number("b", None))
 
 
 def test_an_abort_after_a_commit_that_may_have_published_drops_nothing(table: Table) -> None:
@@ -443,7 +495,7 @@ def test_only_the_first_task_carries_what_brokers_said(
 ) -> None:
     writer = planned(parquet, **{"kafka.bootstrap.servers": "localhost:9092"})
     first = writer.write(iter([rows((0, 0))]))
-    context = SimpleNamespace(partitionId=lambda: 1)
+    context = SimpleNamespace(partitionId=lambda: 1, getLocalProperty={}.get)
     monkeypatch.setattr(sink_module, "TaskContext", SimpleNamespace(get=lambda: context))
     second = writer.write(iter([rows((1, 0))]))
     assert first.plan.topic_ids == {"orders": UUID(int=1)}

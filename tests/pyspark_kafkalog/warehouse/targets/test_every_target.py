@@ -320,8 +320,13 @@ def test_leader_epochs_and_marks_are_kept_as_long_as_their_offsets(table: Table)
         ranges = [OffsetRange("orders", partition, until, until)]
         ids = {"orders": topic_id}
         marks = {each: 2**62 - epoch for each, epoch in epochs.items()}
-        target.commit(PendingCommit(stage, "nightly", last, ranges, [], ids, epochs, marks))
+        queries = {TopicPartition("orders", partition): 2**62 - until} if epochs else {}
+        pending = PendingCommit(stage, "nightly", last, ranges, [], ids, epochs, marks, queries)
+        known = {} if topic_id != WAS else last.queries
+        assert target.commit(pending).position("nightly").queries == {**known, **queries}
         found = table.open().position("nightly")
+        # Who moves an offset and is no query leaves the one that it was.
+        assert found.queries == {**known, **queries}
         assert found.marks == {each: 2**62 - epoch for each, epoch in found.epochs.items()}
         return found.epochs
 
