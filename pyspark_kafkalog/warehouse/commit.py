@@ -5,7 +5,7 @@ where its name goes on; a Commit is what was. Also owns what follows from positi
 load gives up, when it conflicts with another one, and which topics were recreated.
 
 Never reads or writes anything, never imports Spark or Arrow, nor another module of the warehouse
-but for a value that commits carry.
+but for values that commits carry.
 """
 
 import logging
@@ -20,6 +20,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.errors import LoadConflictError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.caught_up import NO_CAUGHT, Caught
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 
 if TYPE_CHECKING:
@@ -87,13 +88,15 @@ class Position:
     """Where a load name goes on: the next offset of each partition, and the ids that their topics
     had, as far as brokers said them; `epochs` are those of their leaders when they were planned,
     and `marks` tell which record was read last (marks.py). `queries` are those that moved each
-    partition last, as far as queries did (sink/query_number.py)."""
+    partition last, as far as queries did (sink/query_number.py), and `caught_up` tells of upserts
+    since when tombstones are sure to be there (caught_up.py)."""
 
     offsets: Offsets
     topic_ids: TopicIds
     epochs: Epochs = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
     queries: Queries = field(default_factory=dict)
+    caught_up: Caught = field(default_factory=dict)
 
     def moved(
         self,
@@ -102,10 +105,11 @@ class Position:
         epochs: Epochs = NO_EPOCHS,
         marks: Marks = NO_MARKS,
         queries: Queries = NO_QUERIES,
+        caught_up: Caught = NO_CAUGHT,
     ) -> "Position":
         """This position, with each partition moved to the end of its last piece in `ranges`, and
-        with its epoch in `epochs` and mark in `marks`, or without one, and its query in `queries`,
-        or the one that it had.
+        with its epoch in `epochs` and mark in `marks`, or without one, and its query in `queries`
+        and what `caught_up` tells of it, or what it had.
 
         That may lie before the old offset: where a topic was recreated and the user chose to go
         on. A topic with another id than before keeps nothing of what was.
@@ -118,6 +122,7 @@ class Position:
             _moved(kept.epochs, epochs, ends),
             _moved(kept.marks, marks, ends),
             {**kept.queries, **queries},
+            {**kept.caught_up, **caught_up},
         )
 
     def gaps(self, ranges: Sequence[OffsetRange], topic_ids: TopicIds) -> list[OffsetRange]:
@@ -154,6 +159,7 @@ class Position:
             {each: epoch for each, epoch in self.epochs.items() if each.topic not in gone},
             {each: mark for each, mark in self.marks.items() if each.topic not in gone},
             {each: query for each, query in self.queries.items() if each.topic not in gone},
+            {each: known for each, known in self.caught_up.items() if each.topic not in gone},
         )
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
@@ -179,7 +185,8 @@ class Position:
         epochs = {each: epoch for each, epoch in self.epochs.items() if each in offsets}
         marks = {each: mark for each, mark in self.marks.items() if each in offsets}
         queries = {each: query for each, query in self.queries.items() if each in offsets}
-        return Position(offsets, ids, epochs, marks, queries)
+        caught_up = {each: known for each, known in self.caught_up.items() if each in offsets}
+        return Position(offsets, ids, epochs, marks, queries, caught_up)
 
 
 NOWHERE = Position({}, NO_IDS)
@@ -232,6 +239,7 @@ class PendingCommit:
     `planned_from` is where the target said that the name goes on when the ranges were planned, and
     `topic_ids` are those of their topics, as far as brokers say them, as are the `epochs` of their
     partitions' leaders; `marks` are of the ranges' ends, and `queries` those that move partitions.
+    `caught_up` is of these partitions, where their rows are upserted.
     """
 
     stage: Stage
@@ -243,6 +251,7 @@ class PendingCommit:
     epochs: Epochs = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
     queries: Queries = field(default_factory=dict)
+    caught_up: Caught = field(default_factory=dict)
 
     def check_unmoved(self, current: Position, target: str) -> None:
         """Raises LoadConflictError unless the name is still where the ranges were planned from:
@@ -287,7 +296,14 @@ class PendingCommit:
     def step_from(self, current: Position) -> "Step":
         """What becomes of the name when it goes on at `current`."""
         return Step(
-            current.moved(self.ranges, self.topic_ids, self.epochs, self.marks, self.queries),
+            current.moved(
+                self.ranges,
+                self.topic_ids,
+                self.epochs,
+                self.marks,
+                self.queries,
+                self.caught_up,
+            ),
             current.gaps(self.ranges, self.topic_ids),
         )
 
@@ -306,6 +322,7 @@ class PendingCommit:
             epochs={self.name: step.position.epochs},
             marks={self.name: step.position.marks},
             queries={self.name: step.position.queries},
+            caught_up={self.name: step.position.caught_up} if self.stage.upsert is not None else {},
         )
 
 
@@ -329,7 +346,8 @@ class Commit:
     other name too. `gaps` are the offsets that this load gave up, because
     they were gone. Of a Parquet target alone: `columns`, the Arrow type of every column that any of
     its files has, `partition_by`, what the last files were partitioned by, and `abandoned`, the
-    staging directories of dead loads that this commit declared unable to commit.
+    staging directories of dead loads that this commit declared unable to commit. Of an upsert
+    alone: `caught_up`.
     """
 
     sequence: int
@@ -344,6 +362,7 @@ class Commit:
     epochs: Mapping[str, Epochs] = field(default_factory=dict)
     marks: Mapping[str, Marks] = field(default_factory=dict)
     queries: Mapping[str, Queries] = field(default_factory=dict)
+    caught_up: Mapping[str, Caught] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     abandoned: tuple[str, ...] = ()
@@ -361,6 +380,7 @@ class Commit:
             self.epochs.get(name, NO_EPOCHS),
             self.marks.get(name, NO_MARKS),
             self.queries.get(name, NO_QUERIES),
+            self.caught_up.get(name, NO_CAUGHT),
         )
 
 

@@ -333,9 +333,7 @@ def _land(
             # Before records are read: if their log is replaced meanwhile, the next load finds out.
             marks = marks_of(wanted.source.client, pieces, work.topic_ids)
             done = engine.run(Landing(reading, stage, layout, schema), pieces)
-        report_lost_tombstones(
-            wanted.source, work.target, wanted.name, work.position.offsets, done.holes
-        )
+        report_lost_tombstones(wanted.source, wanted.name, work, done.holes)
     except BaseException:
         # Once commit() was called this would not be safe: it may have published.
         work.target.discard(stage)
@@ -343,6 +341,10 @@ def _land(
     passed = without_gaps(pieces, done.gaps)
     name, planned_from, ids = wanted.name, work.position, work.topic_ids
     pending = PendingCommit(stage, name, planned_from, passed, done.files, ids, work.epochs, marks)
+    if wanted.upsert is not None:
+        places = {piece.topic_partition: piece.until_offset for piece in sorted(pieces)}
+        caught_up = work.ends.caught_up(planned_from.caught_up, places)
+        pending = replace(pending, caught_up=caught_up)
     return work.target.commit(pending), done.bad_records
 
 

@@ -9,7 +9,7 @@ Runs on the driver, without Spark. Writes nothing.
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -38,11 +38,13 @@ from pyspark_kafkalog.source.partitions import (
     topic_ids_of,
 )
 from pyspark_kafkalog.source.second_look import look_twice
+from pyspark_kafkalog.warehouse.caught_up import LogEnds
 from pyspark_kafkalog.warehouse.commit import (
     Epochs,
     Position,
     TopicIds,
     deleted,
+    now_ms,
     recreated_topics,
     without_recreated,
 )
@@ -114,7 +116,7 @@ class Work:
     """What was found out before anything is landed: what to do, and from which state of the target.
 
     `topic_ids` are those of the topics, where brokers say them, `epochs` those of the partitions'
-    leaders.
+    leaders, and `ends` is where these ended.
     """
 
     target: Target
@@ -122,6 +124,7 @@ class Work:
     ranges: tuple[OffsetRange, ...]
     topic_ids: TopicIds
     epochs: Epochs
+    ends: LogEnds
 
 
 def plan_load(wanted: LoadOptions) -> LoadPlan:
@@ -168,6 +171,7 @@ def find_work(wanted: LoadOptions, read_only: bool = False) -> Work:
 
 def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Position) -> Work:
     name, source = wanted.name, wanted.source
+    asked_ms = now_ms()
     partitions, gone = partitions_now(cluster, source, position.without_deleted())
     topic_ids = topic_ids_of(cluster, partitions)
     read = {each.topic for each in partitions}
@@ -179,7 +183,10 @@ def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Posit
     recreated = recreated_topics(known, topic_ids)
     back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
     last = Position(meant, topic_ids, known.epochs, known.marks)
-    ranges, epochs = plan_ranges(cluster, source, partitions, last, name, recreated, back)
+    ranges, bounds = plan_ranges(cluster, source, partitions, last, name, recreated, back)
+    ends = LogEnds(asked_ms, bounds.latest)
+    if wanted.upsert is not None:
+        ranges = sorted([*ranges, *_quiet(known, ranges, ends)])
     if wanted.max_bytes is not None:
         ranges = within_bytes(cluster, ranges, wanted.max_bytes)
     without = places_of_gone(gone, known, read, name, source.fail_on_data_loss)
@@ -188,7 +195,20 @@ def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Posit
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
     marked = {piece.topic for piece in without} - read
     ids |= {topic: deleted(known.topic_ids[topic]) for topic in marked}
-    return Work(target, position, tuple(ranges), ids, epochs)
+    return Work(target, position, tuple(ranges), ids, bounds.epochs, ends)
+
+
+def _quiet(
+    position: Position, ranges: Sequence[OffsetRange], ends: LogEnds
+) -> Iterator[OffsetRange]:
+    """Ranges of no offsets, of partitions that have nothing new, where a commit has to say that
+    this is so: a load of a quiet topic would else be taken for one that lags."""
+    moved = {piece.topic_partition for piece in ranges}
+    for each, known in position.caught_up.items():
+        place = position.offsets.get(each)
+        is_quiet = each not in moved and place is not None and ends.ends.get(each) == place
+        if is_quiet and known.is_stale(ends.at_ms):
+            yield OffsetRange.of(each, place or 0, place or 0)
 
 
 def _refuse_others(target: Target, position: Position, wanted: LoadOptions) -> None:
@@ -218,9 +238,10 @@ def plan_ranges(
     name: str,
     recreated: Collection[str] = (),
     back: Collection[str] = (),
-) -> tuple[list[OffsetRange], Epochs]:
+) -> tuple[list[OffsetRange], LogBounds]:
     """What a load that goes on at `position` has to do: one range for each of the `partitions` that
-    it is to read and that are new to it or have something new, sorted; and their leaders' epochs.
+    it is to read and that are new to it or have something new, sorted; and what brokers said of
+    their logs.
 
     A topic that is new begins at startingOffsets, a partition that is new in a topic which the last
     commit knows at 0, or at the offset that startingOffsets gives for it. A range of no offsets
@@ -280,7 +301,7 @@ def plan_ranges(
         or whole.topic in back
         or whole.topic_partition in cut
     ]
-    return sorted([*given_up, *wholes]), bounds.epochs
+    return sorted([*given_up, *wholes]), bounds
 
 
 def _named_offsets(starting: Limit, partitions: Sequence[TopicPartition]) -> Offsets:

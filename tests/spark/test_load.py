@@ -37,6 +37,7 @@ from pyspark_kafkalog.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.source.offsets import LogBounds
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse import deleted_topics, portions
 from pyspark_kafkalog.warehouse import plan as plan_module
@@ -462,11 +463,9 @@ def test_an_error_in_a_task_keeps_its_class_and_nothing_is_published(
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     plan = plan_module.plan_ranges
 
-    def plan_beyond_the_end(
-        *arguments: Any,
-    ) -> tuple[list[OffsetRange], Mapping[TopicPartition, int]]:
-        [piece], epochs = plan(*arguments)
-        return [replace(piece, start_offset=20, until_offset=30)], epochs
+    def plan_beyond_the_end(*arguments: Any) -> tuple[list[OffsetRange], LogBounds]:
+        [piece], bounds = plan(*arguments)
+        return [replace(piece, start_offset=20, until_offset=30)], bounds
 
     monkeypatch.setattr(plan_module, "plan_ranges", plan_beyond_the_end)
     with pytest.raises(DataLossError, match=topic):

@@ -71,6 +71,8 @@ class Rewind:
             current.epochs,
             {each: mark for each, mark in current.marks.items() if each not in moved},
             current.queries,
+            # What is passed once more was applied, tombstones too.
+            current.caught_up,
         )
         return StepBack(position, places, {each: known[each] for each in places}, ranges)
 

@@ -19,11 +19,13 @@
                        (JSON)
     kafkalog_deleted   the keys that tombstones deleted last: TABLE, key (bytes), topic, partition,
                        order (a number)
+    kafkalog_caught_up since when an upsert is sure of tombstones (caught_up.py): TABLE, load name,
+                       topic, partition, since_ms, log_end, end_ms
 
 They are in the schema of the table. A name has committed and has just what its newest commit left,
 or neither: what is without the other, or is as it was before, is lost, not new. Databases of an
 earlier layout have no count, digest, kafkalog_epochs, kafkalog_marks or kafkalog_queries; they get
-these where that may be, and go on without elsewhere. The last two tables are made by the first
+these where that may be, and go on without elsewhere. The last three tables are made by the first
 upsert.
 Called by the driver, within a transaction of the caller, which is what makes rows and records one.
 Numbers fence: the primary key lets one loader take the next one.
@@ -47,6 +49,7 @@ from sqlalchemy.schema import CreateTable
 
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.caught_up import Caught, CaughtUp
 from pyspark_kafkalog.warehouse.commit import NOWHERE, CommitRecord, Position, TopicIds
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets import mariadb_session
@@ -59,8 +62,8 @@ _COUNT, _DIGEST = "partitions", "position_digest"
 # Also of tables that lack a column.
 _ALL: sa.ColumnClause[Any] = sa.literal_column("*")
 
-# By the columns that are a key's and their values: one more column and its value.
-_Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], tuple[str, Any]]
+# By the columns that are a key's and their values: the other columns and theirs.
+_Rows: TypeAlias = Mapping[tuple[tuple[str, Any], ...], Mapping[str, Any]]
 
 
 class _Tables(NamedTuple):
@@ -75,6 +78,7 @@ class _Tables(NamedTuple):
     gaps: sa.Table
     upserts: sa.Table
     deleted: sa.Table
+    caught_up: sa.Table
 
 
 class Upserted(NamedTuple):
@@ -108,6 +112,10 @@ def _tables(schema: str) -> _Tables:
     def table(name: str, *columns: sa.Column[Any]) -> sa.Table:
         return table_of(name, key("table_name"), key("load_name"), *columns)
 
+    def of_partitions(name: str, **numbers: type[sa.types.TypeEngine[Any]]) -> sa.Table:
+        columns = [sa.Column(each, kind, nullable=False) for each, kind in numbers.items()]
+        return table(name, key("topic"), key("partition", sa.Integer), *columns)
+
     return _Tables(
         commits=table(
             "commits",
@@ -118,31 +126,11 @@ def _tables(schema: str) -> _Tables:
             sa.Column(_COUNT, sa.BigInteger),
             sa.Column(_DIGEST, sa.Text),
         ),
-        offsets=table(
-            "offsets",
-            key("topic"),
-            key("partition", sa.Integer),
-            sa.Column("next_offset", sa.BigInteger, nullable=False),
-        ),
+        offsets=of_partitions("offsets", next_offset=sa.BigInteger),
         topics=table("topics", key("topic"), sa.Column("topic_id", sa.Text, nullable=False)),
-        epochs=table(
-            "epochs",
-            key("topic"),
-            key("partition", sa.Integer),
-            sa.Column("leader_epoch", sa.Integer, nullable=False),
-        ),
-        marks=table(
-            "marks",
-            key("topic"),
-            key("partition", sa.Integer),
-            sa.Column("mark", sa.BigInteger, nullable=False),
-        ),
-        queries=table(
-            "queries",
-            key("topic"),
-            key("partition", sa.Integer),
-            sa.Column("query", sa.BigInteger, nullable=False),
-        ),
+        epochs=of_partitions("epochs", leader_epoch=sa.Integer),
+        marks=of_partitions("marks", mark=sa.BigInteger),
+        queries=of_partitions("queries", query=sa.BigInteger),
         gaps=table(
             "gaps",
             key("commit_number", sa.BigInteger),
@@ -166,6 +154,9 @@ def _tables(schema: str) -> _Tables:
             sa.Column("partition", sa.Integer, nullable=False),
             sa.Column("row_order", sa.BigInteger),
         ),
+        caught_up=of_partitions(
+            "caught_up", since_ms=sa.BigInteger, log_end=sa.BigInteger, end_ms=sa.BigInteger
+        ),
     )
 
 
@@ -184,8 +175,8 @@ class Records:
         self._table = table
 
     def create_missing(self, upserts: bool = False) -> None:
-        of_keys = (self._tables.upserts, self._tables.deleted)
-        wanted = [table for table in self._tables if upserts or table not in of_keys]
+        of_upserts = (self._tables.upserts, self._tables.deleted, self._tables.caught_up)
+        wanted = [table for table in self._tables if upserts or table not in of_upserts]
         missing = [table for table in wanted if not self._is_there(table)]
         is_earlier = len(missing) < len(wanted)
         later = (self._tables.epochs, self._tables.marks, self._tables.queries)
@@ -320,6 +311,12 @@ class Records:
                 TopicPartition(row.topic, row.partition): row._mapping["query"]
                 for row in self._rows_of(tables.queries, name)
             },
+            {
+                TopicPartition(row.topic, row.partition): CaughtUp(
+                    row.since_ms, row.log_end, row.end_ms
+                )
+                for row in self._rows_of(tables.caught_up, name)
+            },
         )
 
     def take_number(
@@ -353,6 +350,9 @@ class Records:
         if self._is_there(self._tables.queries):
             rows = [_partition_rows("query", each.queries) for each in (current, position)]
             self._replace(self._tables.queries, name, *rows)
+        if self._is_there(self._tables.caught_up):
+            rows = [_caught_up_rows(each.caught_up) for each in (current, position)]
+            self._replace(self._tables.caught_up, name, *rows)
         rows = [_id_rows(each.topic_ids) for each in (current, position)]
         self._replace(self._tables.topics, name, *rows)
 
@@ -469,9 +469,9 @@ class Records:
             if key not in wanted:
                 self._connection.execute(table.delete().where(*of_key))
             elif key not in current:
-                self._connection.execute(table.insert(), {**whole_key, **dict([wanted[key]])})
+                self._connection.execute(table.insert(), {**whole_key, **wanted[key]})
             else:
-                self._connection.execute(table.update().where(*of_key), dict([wanted[key]]))
+                self._connection.execute(table.update().where(*of_key), dict(wanted[key]))
 
 
 def forgotten_id() -> str:
@@ -507,8 +507,19 @@ def _time_ms(moment: datetime) -> int:
 
 
 def _partition_rows(column: str, numbers: Mapping[TopicPartition, int]) -> _Rows:
-    return {tuple(key._asdict().items()): (column, number) for key, number in numbers.items()}
+    return {tuple(key._asdict().items()): {column: number} for key, number in numbers.items()}
 
 
 def _id_rows(topic_ids: TopicIds) -> _Rows:
-    return {(("topic", topic),): ("topic_id", str(one)) for topic, one in topic_ids.items()}
+    return {(("topic", topic),): {"topic_id": str(one)} for topic, one in topic_ids.items()}
+
+
+def _caught_up_rows(caught_up: Caught) -> _Rows:
+    return {
+        tuple(key._asdict().items()): {
+            "since_ms": known.since_ms,
+            "log_end": known.end,
+            "end_ms": known.end_ms,
+        }
+        for key, known in caught_up.items()
+    }

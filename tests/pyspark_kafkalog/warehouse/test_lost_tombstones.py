@@ -1,8 +1,10 @@
 """Tombstones that compaction takes between two upserts."""
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,11 +21,15 @@ from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.record.batch import batches
 from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.warehouse import caught_up
+from pyspark_kafkalog.warehouse.caught_up import CaughtUp, LogEnds
+from pyspark_kafkalog.warehouse.commit import NOWHERE
 from pyspark_kafkalog.warehouse.holes import LONG_AGO_US, Holes
 from tests.pyspark_kafkalog.warehouse.tables import SqliteTable
 from tests.support.patience import wait_until
 
 USERS = TopicPartition("users", 0)
+SAID = r"was not up with users-0 at any time in the last 0\.0 hours, .* users, which is compacted"
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
@@ -98,9 +104,12 @@ class Users:
 
         wait_until(is_gone, "compaction", pause_s=0.02)
 
-    def load(self, fails: str = "true") -> list[bytes]:
+    def load(self, fails: str = "true", **how: Any) -> list[bytes]:
         options = {**self._options, "failOnDataLoss": fails}
-        pyspark_kafkalog.load(None, "n", self.table.name, options, mode="upsert")
+        pyspark_kafkalog.load(None, "n", self.table.name, options, mode="upsert", **how)
+        return self.keys()
+
+    def keys(self) -> list[bytes]:
         return sorted(key for (key,) in self.table.query("SELECT key FROM orders"))
 
 
@@ -118,14 +127,77 @@ def test_an_upsert_that_comes_later_than_tombstones_are_kept_says_so(users: User
     assert users.load() == [b"a", b"b"]
     users.send(b"a", None)
     users.wait_for_compaction(2)
-    said = r"users, which is compacted, keeps tombstones for 0\.0 .* Records of users-0 are gone"
     for _ in range(2):
-        with pytest.raises(DataLossError, match=said):
+        with pytest.raises(DataLossError, match=SAID):
             users.load()
     assert users.load("false") == [b"a", b"b", b"filler"]
     # Nothing is missing of what comes from there on.
     users.send(b"a", None)
     assert users.load() == [b"b", b"filler"]
+
+
+@pytest.mark.slow
+def test_an_upsert_that_lags_says_so_however_often_it_commits(users: Users) -> None:
+    users.make(**{"delete.retention.ms": "1500"})
+    users.send(b"a", b"1")
+    users.send(b"b", b"1")
+    assert users.load() == [b"a", b"b"]
+    for key in (b"c", b"d", b"e"):
+        users.send(key, b"1")
+    users.send(b"a", None)
+    users.wait_for_compaction(5)
+    # A commit of just now, which did not come to the end.
+    assert users.load(until={"users": {0: 3}}) == [b"a", b"b", b"c"]
+    with pytest.raises(DataLossError, match=SAID):
+        users.load()
+    # A later portion of one run, and whoever tries again.
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=SAID):
+            users.load(chunk_bytes=1)
+    assert users.keys() == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_an_upsert_that_has_nothing_to_do_says_now_and_then_that_it_is_up(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.make()
+    users.send(b"a", b"1")
+
+    def since_ms() -> int:
+        return users.table.open().position("n").caught_up[USERS].since_ms
+
+    users.load()
+    first_ms = since_ms()
+    users.load()
+    assert since_ms() == first_ms
+    assert first_ms > time.time_ns() // 1_000_000 - 3_600_000
+    monkeypatch.setattr(caught_up, "_STALE_MS", -1)
+    users.load()
+    assert since_ms() > first_ms
+    users.send(b"b", b"1")
+    users.send(b"c", b"1")
+    # Not up any more: what it was up with before counts.
+    last_ms = since_ms()
+    users.load(until={"users": {0: 2}})
+    assert since_ms() == last_ms
+    users.load()
+    assert since_ms() > last_ms
+    assert users.keys() == [b"a", b"b", b"c"]
+    assert pyspark_kafkalog.forget(users.table.name, "n")
+    assert users.table.open().position("n") == NOWHERE
+
+
+def test_a_load_that_is_never_up_relies_on_where_the_log_ended_before() -> None:
+    known = LogEnds(1_000, {USERS: 10}).caught_up({}, {USERS: 4})
+    assert known == {USERS: CaughtUp(1_000, 10, 1_000)}
+    known = LogEnds(2_000, {USERS: 20}).caught_up(known, {USERS: 9})
+    assert known == {USERS: CaughtUp(1_000, 10, 1_000)}
+    known = LogEnds(3_000, {USERS: 30}).caught_up(known, {USERS: 11})
+    assert known == {USERS: CaughtUp(1_000, 30, 3_000)}
+    known = LogEnds(4_000, {USERS: 40}).caught_up(known, {USERS: 39})
+    assert known == {USERS: CaughtUp(3_000, 40, 4_000)}
+    known = LogEnds(5_000, {USERS: 41}).caught_up(known, {USERS: 41})
+    assert known == {USERS: CaughtUp(5_000, 41, 5_000)}
 
 
 @pytest.mark.slow

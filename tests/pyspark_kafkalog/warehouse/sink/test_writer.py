@@ -248,9 +248,9 @@ def test_flows_of_pipelines_are_the_same_after_a_full_refresh() -> None:
     assert 0 < one < 2**62
     for checkpoint in (f"{at}/1", f"file://{at}/12/"):
         assert is_same_query(one, query_number("b", checkpoint))
-    for checkpoint in ("/tmp/storage/_checkpoints/lake/other/0", f"s3a://x{at}/0", None):
-        assert not is_same_query(one, query_number("b", checkpoint))
-        assert is_same_query(one, query_number("a", checkpoint))
+    for elsewhere in ("/tmp/storage/_checkpoints/lake/other/0", f"s3a://x{at}/0", None):
+        assert not is_same_query(one, query_number("b", elsewhere))
+        assert is_same_query(one, query_number("a", elsewhere))
     assert not is_same_query(query_number("a", "/tmp/1"), query_number("b", "/tmp/2"))
     assert not is_same_query(query_number("a", None), query_number("b", None))
 
