@@ -127,6 +127,7 @@ class ShiftedClocks(Cluster):
         return f"tests.support.shifted_clock --shift-s={(node_id - 2) * SHIFT_S}"
 
 
+@pytest.mark.long
 def test_clocks_that_differ_cost_nothing(tmp_path: Path) -> None:
     """Each broker leads in its turn, also what is stamped by its leader, and a transaction."""
     with ShiftedClocks(tmp_path) as cluster:

@@ -214,7 +214,7 @@ def lose_all_in_sync(cluster: Cluster, topics: Sequence[str], last: int, other: 
     cluster.start(other)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_is_not_in_sync_does_not_lead_where_that_is_switched_off(tmp_path: Path) -> None:
     """By a topic, where the brokers' files allow it; then by all brokers' default, live."""
     topics, rule = ("allowed", "held-off"), "unclean.leader.election.enable"

@@ -45,7 +45,7 @@ RECORDS_PER_S = 100
 JAVA_BACKLOG = 200  # that many records of a partition are worth the start of a JVM
 SOURCE = "source"
 TARGETS = ("confluent-kafka", "kafka-python", "java")  # one topic, named like its client
-PROGRESS_TIMEOUT_S = 45.0
+PROGRESS_TIMEOUT_S = 180.0
 
 
 class Feeder:

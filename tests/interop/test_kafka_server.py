@@ -296,6 +296,7 @@ def consumed(bootstrap: str, topic: str, count: Callable[[], int]) -> list[Any]:
 
 
 @pytest.mark.crash
+@pytest.mark.long
 def test_a_broker_killed_while_it_is_written_to_holds_each_record_once(tmp_path: Any) -> None:
     require_kafka()
     values = [b"%06d" % number for number in range(60_000)]
