@@ -49,7 +49,12 @@ from broker.config.log import (
     check_lags,
     check_segment_bytes,
 )
-from broker.config.no_effect import check_protection, warn_of_no_effect
+from broker.config.no_effect import (
+    INTER_BROKER_VERSION,
+    check_inter_broker_version,
+    check_protection,
+    warn_of_no_effect,
+)
 from broker.config.other_properties import other_property, without_listener
 from pyspark_kafkalog.protocol.properties_text import parse_properties
 
@@ -879,6 +884,10 @@ class BrokerConfig:
         unknown = []
         for name in others:
             check_protection(name, given[name])
+            if name == INTER_BROKER_VERSION and "zookeeper.connect" in given:
+                check_inter_broker_version(given[name])
+                unknown.append(name)  # as it is to tools, which know no such property any more
+                continue
             key = broker_config_key(without_listener(name))
             if key is None:
                 unknown.append(name)

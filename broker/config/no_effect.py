@@ -7,10 +7,19 @@ from collections.abc import Iterable
 from broker.config.definition import ConfigError
 from broker.config.other_properties import other_names, without_listener
 
-__all__ = ["LATER_BROKER_CONFIGS", "check_protection", "warn_of_no_effect"]
+__all__ = [
+    "INTER_BROKER_VERSION",
+    "LATER_BROKER_CONFIGS",
+    "check_inter_broker_version",
+    "check_protection",
+    "warn_of_no_effect",
+]
 
 _log = logging.getLogger(__name__)
 
+INTER_BROKER_VERSION = "inter.broker.protocol.version"
+"""One of Apache Kafka's until 3.9, for clusters over ZooKeeper."""
+_SPOKEN = re.compile(r"3\.9(-IV\d+|\.\d+)?")
 # Who sets these relies on clients being told apart.
 _PROTECTION = ("authorizer.class.name", "sasl.enabled.mechanisms", "super.users")
 # Between these a group's own properties may be.
@@ -33,6 +42,16 @@ def check_protection(name: str, text: str) -> None:
     """Raises ConfigError for a property whose user would believe that clients are kept out."""
     if name in _PROTECTION and text.strip():
         raise ConfigError(f"{name} is set, but this broker has nothing of the kind: remove it")
+
+
+def check_inter_broker_version(text: str) -> None:
+    """Raises ConfigError for another one than is spoken here."""
+    if not _SPOKEN.fullmatch(text.strip()):
+        raise ConfigError(
+            f"{INTER_BROKER_VERSION}={text}, and this broker speaks 3.9 alone: upgrade the other "
+            "brokers of the cluster to Apache Kafka 3.9 and to that version first, then set 3.9 "
+            "here or leave it out"
+        )
 
 
 def warn_of_no_effect(entity: str, names: Iterable[str]) -> None:

@@ -205,6 +205,21 @@ def test_what_would_protect_is_refused_while_the_broker_runs_too(name: str) -> N
             with_dynamic(BrokerConfig(), {prefix + name: "PLAIN"}, {})
 
 
+@pytest.mark.parametrize("version", ["3.9", "3.9-IV0", " 3.9.1"])
+def test_a_cluster_speaks_the_version_that_this_broker_speaks(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of others the first word of Apache Kafka's controller would be nonsense here."""
+    member, name = {"zookeeper.connect": "127.0.0.1:2181"}, "inter.broker.protocol.version"
+    assert BrokerConfig.from_properties({**member, name: version}).is_member
+    assert not caplog.records
+    for older in ("3.3", "3.9x", "0.10.2"):
+        with pytest.raises(ConfigError, match=f"{name}={older}, and this broker speaks 3.9 alone"):
+            BrokerConfig.from_properties({**member, name: older})
+    BrokerConfig.from_properties({name: "3.3"})
+    assert "config.unknown" in caplog.text
+
+
 def test_an_unknown_topic_config_is_refused_from_a_client_and_tolerated_on_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
