@@ -44,6 +44,8 @@ _SIZE: Final = struct.Struct(">i")
 _COUNTED_BYTES: Final = 512 * 1024
 # Receives without a look at the other connections.
 _RECEIVES_PER_EVENT: Final = 4
+# What an answer that is awaited costs, whatever its size.
+_AWAITED_BYTES: Final = 4096
 # Requests of one connection that came together may take this long before others have their turn.
 _TURN_S: Final = 0.005
 
@@ -64,7 +66,8 @@ class Pipelined:
 
 
 class _Awaited:
-    """An answer that is awaited, and the bytes of its request."""
+    """An answer that is awaited, and what is held for it: by its request, or by itself where it is
+    there, and waits for those before it."""
 
     __slots__ = ("answer", "size_bytes")
 
@@ -353,12 +356,14 @@ class BrokerConnection:
         if self._awaited:
             answered = self._loop.create_future()
             answered.set_result(handled)
-            self._await(answered, self._pipelined_head, 0)
+            size_bytes = 0 if handled is None else size_of(handled)
+            self._await(answered, self._pipelined_head, size_bytes)
         else:
             self._push(handled)
         return None
 
     def _await(self, answer: "asyncio.Future[Answer]", head: bytes | None, size_bytes: int) -> None:
+        size_bytes += _AWAITED_BYTES
         self._awaited.append(_Awaited(answer, size_bytes))
         self._awaited_bytes += size_bytes
         self._pipelined_head = head

@@ -24,7 +24,8 @@ from tests.support.patience import EVENT_S
 
 class Echo:
     """Answers each frame with itself; those that begin with `wait` or `pipe` wait until `release`,
-    and other ones of `pipe` are handled meanwhile."""
+    and other ones of `pipe` are handled meanwhile; but not what ends with `!`, nor what ends with
+    `?`, which has no answer."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -37,6 +38,8 @@ class Echo:
         self.frames.append(bytes(frame))
         self.received.release()
         word = bytes(frame[:4])
+        if frame.tobytes().endswith(b"?"):
+            return None
         if word in (b"wait", b"pipe") and not frame.tobytes().endswith(b"!"):
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda f: self.cancelled.set() if f.cancelled() else None)

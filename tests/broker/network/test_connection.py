@@ -16,6 +16,8 @@ from tests.broker.network.conftest import Served
 from tests.support.patience import EVENT_S
 
 LIMIT_BYTES = 1 << 20
+COST_BYTES = 4096
+"""What an answer that waits counts for, beside its bytes."""
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -239,7 +241,8 @@ def test_few_bytes_of_requests_wait_for_their_answers_together(
     serve: Callable[..., Served], size_bytes: int
 ) -> None:
     """Also where each comes in pieces, into a buffer of its own."""
-    served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=2 * size_bytes + 100))
+    most_bytes = 2 * (size_bytes + COST_BYTES) + 100
+    served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=most_bytes))
     bodies = [b"pipe %d" % number + bytes(size_bytes) for number in range(5)]
     with served.connect() as sock, served.connect() as other:
         sock.sendall(framed(*bodies))
@@ -254,6 +257,27 @@ def test_few_bytes_of_requests_wait_for_their_answers_together(
         for number in range(3, 5):
             served.release(b"%d" % number)
         assert [receive_frame(sock) for _ in range(5)] == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("frame", "most"),
+    [(b"pipe?", 10), (b"pipe!" + bytes(10_000) + b"!", 4)],
+    ids=["that say nothing", "that are large"],
+)
+def test_few_answers_that_are_there_wait_for_those_before_them(
+    serve: Callable[..., Served], frame: bytes, most: int
+) -> None:
+    """A client must not fill the memory with what it is not sent yet."""
+    served = serve(ConnectionLimits(LIMIT_BYTES, max_unsent_bytes=10 * COST_BYTES))
+    with served.connect() as sock, served.connect() as other:
+        sock.sendall(framed(b"pipe 0", *[frame] * 100))
+        served.receives(most)
+        other.sendall(framed(b"other"))
+        receive_frame(other)
+        assert len(served.echo.frames) == most + 1
+        served.release(b"first")
+        served.receives(101 - most + 1)
+        assert receive_frame(sock) == b"first"
 
 
 def test_all_awaited_answers_are_cancelled_when_the_connection_is_closed(
