@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3: more partitions for a topic, or only a check.
 
-Each topic succeeds or fails alone. Left out: the request's timeout (the answer comes when the
-partitions are served) and creation quotas.
+Each topic succeeds or fails alone. The answer comes when the partitions are served, or the
+request's time is over: they are made all the same. Left out: creation quotas.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsRespon
 
 from broker.api.contexts import ControllerContext
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
+from broker.api.deadline import Deadline
 from broker.api.errors import wire_error
 from broker.api.request import Api, Request
 from broker.api.response import Response
@@ -29,6 +30,7 @@ _RESULT = CreatePartitionsResponse.CreatePartitionsTopicResult
 async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(CreatePartitionsRequest)
     names = Counter(topic.name for topic in wanted.topics or ())
+    deadline = Deadline(wanted.timeout_ms)
     asks = {topic.name: topic for topic in wanted.topics or ()}
     added = 0
     results = []
@@ -41,7 +43,8 @@ async def handle(request: Request, context: ControllerContext) -> Response:
             if added > MAX_PARTITIONS_PER_REQUEST:
                 raise PolicyViolationError("Excessively large number of partitions per request.")
             if not wanted.validate_only:
-                await context.controller.add_partitions(name, ask.count, _assignment(ask))
+                adding = context.controller.add_partitions(name, ask.count, _assignment(ask))
+                await deadline.wait_for(adding)
         except BrokerResponseError as raised:
             error = raised
         code, message = wire_error(error)

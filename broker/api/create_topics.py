@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 0-7: makes topics, or only checks that they could be made.
 
-Each topic succeeds or fails alone. Left out: the request's timeout (a creation is not given up
-half-way; the answer comes when the topic is served) and creation quotas.
+Each topic succeeds or fails alone. The answer comes when the topics are served, or the request's
+time is over: they are made all the same. Left out: creation quotas.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from kafka.errors import (
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from broker.api.contexts import ControllerContext
+from broker.api.deadline import Deadline
 from broker.api.errors import wire_error
 from broker.api.request import Api, Request
 from broker.api.response import Response
@@ -44,6 +45,7 @@ class _Plan(NamedTuple):
 
 async def handle(request: Request, context: ControllerContext) -> Response:
     wanted = request.decode(CreateTopicsRequest)
+    deadline = Deadline(wanted.timeout_ms)
     times = Counter(topic.name for topic in wanted.topics or ())
     partition_count = 0
     results = []
@@ -58,7 +60,8 @@ async def handle(request: Request, context: ControllerContext) -> Response:
                 raise PolicyViolationError("Excessively large number of partitions per request.")
             created = None
             if not wanted.validate_only:
-                created = await context.controller.create_topic(name, *plan)
+                creating = context.controller.create_topic(name, *plan)
+                created = await deadline.wait_for(creating)
         except BrokerResponseError as error:
             results.append(_failed(name, error))
         else:

@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 0-6: by name, since version 6 by name or id.
 
-The answer comes when the topics are gone for clients and for a restart; their files follow in the
-background. Left out: the request's timeout, and deletion quotas.
+The answer comes when the topics are gone for clients and for a restart, or the request's time is
+over: they go all the same. Their files follow in the background. Left out: deletion quotas.
 """
 
 from kafka.errors import (
@@ -13,6 +13,7 @@ from kafka.errors import (
 from kafka.protocol.admin import DeleteTopicsRequest, DeleteTopicsResponse
 
 from broker.api.contexts import ControllerContext
+from broker.api.deadline import Deadline
 from broker.api.errors import wire_error
 from broker.api.request import Api, Request
 from broker.api.response import Response
@@ -27,13 +28,14 @@ async def handle(request: Request, context: ControllerContext) -> Response:
         asks = list(wanted.topics or ())
     else:
         asks = [_STATE(name=name, topic_id=None) for name in wanted.topic_names or ()]
+    deadline = Deadline(wanted.timeout_ms)
     responses = []
     for ask in asks:
         error: BrokerResponseError | None = None
         topic = None
         try:
             topic = _look_up(ask, context)
-            await context.controller.delete_topic(topic)
+            await deadline.wait_for(context.controller.delete_topic(topic))
         except BrokerResponseError as raised:
             error = raised
         responses.append(_result(ask, topic, error))

@@ -18,7 +18,7 @@ def create_topic(client: RawClient, name: str) -> int:
     topic = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=False)
     answer = client.call(request, CreateTopicsResponse, version=4)
     return int(answer.topics[0].error_code)
 

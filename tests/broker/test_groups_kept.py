@@ -52,7 +52,7 @@ def make_topic(group: GroupClient, name: str = TOPIC) -> None:
 
 
 def delete_topic(group: GroupClient, name: str) -> None:
-    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=5000)
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000)
     response = group.client.call(request, DeleteTopicsResponse, 5)
     assert response.responses[0].error_code == 0
 

@@ -61,7 +61,7 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
             for key, value in configs.items()
         ],
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
     assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0
 
 
@@ -261,7 +261,7 @@ def test_topics_and_records_survive_sigkill(tmp_path: Path) -> None:
             )
             assert client.produce("kept", 1, batch_of(3)).base_offset == 3 * round_number
             create_topic(client, f"extra-{round_number}")
-            request = DeleteTopicsRequest(topic_names=[f"extra-{round_number}"], timeout_ms=5000)
+            request = DeleteTopicsRequest(topic_names=[f"extra-{round_number}"], timeout_ms=60_000)
             assert client.call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
             child.kill()
 
@@ -457,7 +457,7 @@ def test_logs_for_want_of_descriptors_are_refused_by_that_name(tmp_path: Path) -
         topic = CreateTopicsRequest.CreatableTopic(
             name="many", num_partitions=300, replication_factor=1, assignments=[], configs=[]
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
         refused = client.call(request, CreateTopicsResponse, 7).topics[0]
         assert refused.error_code != 0
         assert "many" not in topics_of(client)

@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[dict[str, str]], tuple[BrokerChi
 
 
 def delete(client: RawClient, topic: str) -> None:
-    request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000)
+    request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=60_000)
     (deleted,) = client.call(request, DeleteTopicsResponse, 4).responses
     assert deleted.error_code == 0
 

@@ -170,7 +170,7 @@ class Topics:
         topic = admin.CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
         )
-        request = admin.CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+        request = admin.CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=False)
         (created,) = self.client.call(request, admin.CreateTopicsResponse, 7).topics
         assert created.error_code == 0, created
         made = Topic(short, name, next(self._numbers_of_topics), created.topic_id)
@@ -180,7 +180,7 @@ class Topics:
 
     def delete(self, short: str) -> None:
         topic = self.topics.pop(short)
-        request = admin.DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=5000)
+        request = admin.DeleteTopicsRequest(topic_names=[topic.name], timeout_ms=60_000)
         (deleted,) = self.client.call(request, admin.DeleteTopicsResponse, 5).responses
         assert deleted.error_code == 0, deleted
         for transaction in self.transactions:
@@ -196,7 +196,7 @@ class Topics:
             name=topic.name, count=len(topic.partitions) + 1, assignments=None
         )
         request = admin.CreatePartitionsRequest(
-            topics=[wanted], timeout_ms=5000, validate_only=False
+            topics=[wanted], timeout_ms=60_000, validate_only=False
         )
         (added,) = self.client.call(request, admin.CreatePartitionsResponse, 3).results
         assert added.error_code == 0, added
@@ -323,7 +323,7 @@ class Topics:
             self.delete(short)
         letters = [f"{self.name(short)}-dead-letters" for short in ("a", "b")]
         self.client.call(
-            admin.DeleteTopicsRequest(topic_names=letters, timeout_ms=5000),
+            admin.DeleteTopicsRequest(topic_names=letters, timeout_ms=60_000),
             admin.DeleteTopicsResponse,
             5,
         )

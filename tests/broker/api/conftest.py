@@ -69,7 +69,7 @@ def create(client: RawClient, topic_name: str) -> Callable[..., str]:
                 for name, value in configs.items()
             ],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=False)
         response = client.call(request, CreateTopicsResponse, 7)
         assert response.topics[0].error_code == 0, response
         wait_until_served(client, topic_name)

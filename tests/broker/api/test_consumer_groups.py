@@ -178,13 +178,13 @@ def test_topics_that_are_not_there_come(
     grown = CreatePartitionsRequest.CreatePartitionsTopic(
         name=topic_name, count=3, assignments=None
     )
-    request = CreatePartitionsRequest(topics=[grown], timeout_ms=5000, validate_only=False)
+    request = CreatePartitionsRequest(topics=[grown], timeout_ms=60_000, validate_only=False)
     assert client.call(request, CreatePartitionsResponse, 3).results[0].error_code == 0
     wait_for_interval()
     settle(one)
     assert one.count() == 3
     request = DeleteTopicsRequest(
-        topics=[DeleteTopicsRequest.DeleteTopicState(name=topic_name)], timeout_ms=5000
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=topic_name)], timeout_ms=60_000
     )
     assert client.call(request, DeleteTopicsResponse, 6).responses[0].error_code == 0
     wait_for_interval()

@@ -9,14 +9,21 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.errors import NotControllerError
-from kafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest
+from kafka.errors import InvalidPartitionsError, NotControllerError, RequestTimedOutError
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 
-from broker.api import create_partitions, delete_topics
+from broker.api import create_partitions, create_topics, delete_topics
 from broker.cluster.cache import MetadataCache
 from broker.cluster.metadata import BrokerNode
+from broker.config.broker import BrokerConfig
 from tests.broker.controller.scripted import ScriptedCluster
 from tests.support.requests import request_of
+
+LONG_MS = 60_000
 
 
 @pytest.fixture
@@ -29,22 +36,35 @@ def cluster(tmp_path: Path) -> Iterator[ScriptedCluster]:
 def context(cluster: ScriptedCluster) -> Any:
     """Of a broker that was told of nothing."""
     metadata = MetadataCache("cluster", BrokerNode(1, "host", 9091))
-    config = SimpleNamespace(delete_topic_enable=True)
-    return SimpleNamespace(controller=cluster.controller, metadata=metadata, config=config)
+    return SimpleNamespace(controller=cluster.controller, metadata=metadata, config=BrokerConfig())
 
 
-async def delete(cluster: ScriptedCluster, **topic: str | UUID) -> Any:
+async def create(cluster: ScriptedCluster, name: str, timeout_ms: int) -> Any:
+    topic_class = CreateTopicsRequest.CreatableTopic
+    topic = topic_class(
+        name=name, num_partitions=1, replication_factor=5, assignments=[], configs=[]
+    )
+    wanted = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
+    request = request_of(19, 7, wanted.encode(version=7))
+    (created,) = (await create_topics.handle(request, context(cluster))).topics
+    return created.error_code
+
+
+async def delete(cluster: ScriptedCluster, timeout_ms: int = LONG_MS, **topic: str | UUID) -> Any:
     wanted = DeleteTopicsRequest(
-        topics=[DeleteTopicsRequest.DeleteTopicState(**{"name": None, "topic_id": None, **topic})]
+        topics=[DeleteTopicsRequest.DeleteTopicState(**{"name": None, "topic_id": None, **topic})],
+        timeout_ms=timeout_ms,
     )
     request = request_of(20, 6, wanted.encode(version=6))
     (deleted,) = (await delete_topics.handle(request, context(cluster))).responses
     return deleted.error_code
 
 
-async def grow(cluster: ScriptedCluster, name: str, count: int) -> Any:
+async def grow(cluster: ScriptedCluster, name: str, count: int, timeout_ms: int = LONG_MS) -> Any:
     topic_class = CreatePartitionsRequest.CreatePartitionsTopic
-    wanted = CreatePartitionsRequest(topics=[topic_class(name=name, count=count, assignments=None)])
+    wanted = CreatePartitionsRequest(
+        topics=[topic_class(name=name, count=count, assignments=None)], timeout_ms=timeout_ms
+    )
     request = request_of(37, 3, wanted.encode(version=3))
     (grown,) = (await create_partitions.handle(request, context(cluster))).results
     return grown.error_code
@@ -72,5 +92,30 @@ def test_a_controller_knows_before_brokers_are_told(cluster: ScriptedCluster) ->
         assert len(topic.partitions) == 3
         assert await delete(cluster, topic_id=topic.topic_id) == 0
         assert cluster.records.topic_names() == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+def test_a_client_waits_for_brokers_as_long_as_it_has_said(
+    cluster: ScriptedCluster, timeout_ms: int
+) -> None:
+    """What it has asked for is done all the same."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.silent = {1, 2, 3, 4, 5}
+        assert [
+            await create(cluster, "new", timeout_ms),
+            await grow(cluster, "t", 3, timeout_ms),
+        ] == [RequestTimedOutError.errno] * 2
+        await cluster.wait(lambda: len(cluster.controller.topic("t").partitions) == 3)
+        assert cluster.controller.topic("new").partitions
+        assert await delete(cluster, timeout_ms, name="new") == RequestTimedOutError.errno
+        await cluster.wait(lambda: cluster.records.deleted_topics() == ["new"])
+        cluster.answer_all()
+        await cluster.controller.finish_changes()
+        assert [topic.name for topic in cluster.records.cluster().topics] == ["t"]
+        assert await grow(cluster, "t", 3, 0) == InvalidPartitionsError.errno
 
     asyncio.run(scenario())

@@ -37,7 +37,7 @@ def topic_of(
 
 def send(client: RawClient, *topics: Any, version: int = 7, validate_only: bool = False) -> Any:
     request = CreateTopicsRequest(
-        topics=list(topics), timeout_ms=10_000, validate_only=validate_only
+        topics=list(topics), timeout_ms=60_000, validate_only=validate_only
     )
     return client.call(request, CreateTopicsResponse, version).topics
 
@@ -47,7 +47,7 @@ def test_thousands_of_topics_hold_up_nobody_else(
 ) -> None:
     busy, other = connect(), connect()
     topics = [topic_of(f"{topic_name}-{number}") for number in range(2000)]
-    request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True)
+    request = CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=True)
     busy.send_body(19, 7, bytes(request.encode(version=7)))
     busy.socket.setblocking(False)
     for _ in range(3):

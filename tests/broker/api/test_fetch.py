@@ -225,7 +225,7 @@ def test_deletion_ends_a_wait(
 ) -> None:
     consumer, admin = connect(), connect()
     send_fetch(consumer, ask(topic))
-    request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000)
+    request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=60_000)
     assert admin.call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
     assert receive_fetch(consumer)[0].error_code == 3
 

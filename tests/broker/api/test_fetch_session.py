@@ -278,7 +278,7 @@ def test_a_deleted_topic_leaves_its_session_with_an_error(
     consumer = Consumer(connect(), create(), 13)
     consumer(consumer.ask())
     consumer.send(max_wait_ms=2000)
-    request = DeleteTopicsRequest(topic_names=[consumer.name], timeout_ms=5000)
+    request = DeleteTopicsRequest(topic_names=[consumer.name], timeout_ms=60_000)
     assert connect().call(request, DeleteTopicsResponse, 5).responses[0].error_code == 0
     found = consumer.receive().partitions or consumer(max_wait_ms=2000).partitions
     # The topic, or its partition: a client asks for new metadata with either.

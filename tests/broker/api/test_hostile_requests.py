@@ -65,7 +65,7 @@ def create(client: RawClient, *names: str, partitions: int = 1, factor: int = 1)
         )
         for name in names
     ]
-    request = CreateTopicsRequest(topics=topics, timeout_ms=5000)
+    request = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
     return client.call(request, CreateTopicsResponse, 7).topics
 
 

@@ -190,5 +190,5 @@ def create_partitions(client: RawClient, name: str, count: int) -> None:
     topic = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=False)
     assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0

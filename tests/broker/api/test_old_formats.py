@@ -287,7 +287,7 @@ def test_levels_have_kafkas_ranges(
             assignments=[],
             configs=[config],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=True)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=True)
         return client.call(request, CreateTopicsResponse, 7).topics[0].error_code
 
     assert {code_of(value) for value in legal} == {0}

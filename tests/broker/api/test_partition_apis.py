@@ -52,7 +52,7 @@ class TestCreatePartitions:
             for name, count, *assignments in wanted
         ]
         request = admin.CreatePartitionsRequest(
-            topics=topics, timeout_ms=5000, validate_only=validate_only
+            topics=topics, timeout_ms=60_000, validate_only=validate_only
         )
         response = client.call(request, admin.CreatePartitionsResponse, version)
         return {found.name: (found.error_code, found.error_message) for found in response.results}
@@ -306,7 +306,7 @@ class TestDescribeTopicPartitions:
         topic = admin.CreateTopicsRequest.CreatableTopic(
             name=other, num_partitions=1, replication_factor=1, assignments=[], configs=[]
         )
-        request = admin.CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+        request = admin.CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
         client.call(request, admin.CreateTopicsResponse, 7)
         wait_until_served(client, other)
         return name, other

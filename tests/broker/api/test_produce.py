@@ -96,7 +96,7 @@ def test_a_topic_that_is_created_again_while_a_batch_is_converted_gets_nothing(
     producer.send_body(0, 13, b"".join(map(bytes, encode_produce_request(request))))
     time.sleep(0.1)  # It has to arrive, and takes a second to be compressed.
     deleted = client.call(
-        DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000), DeleteTopicsResponse, 3
+        DeleteTopicsRequest(topic_names=[topic], timeout_ms=60_000), DeleteTopicsResponse, 3
     )
     assert deleted.responses[0].error_code == 0
     create(**configs)

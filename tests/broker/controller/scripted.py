@@ -45,7 +45,7 @@ class _Channel:
             failed = self._cluster.failed.get(self._node_id, set())
             is_about_logs = isinstance(request, LeaderAndIsr)
             places = failed.intersection(request.partitions) if is_about_logs else ()
-            answer.set_result({place: KafkaStorageError() for place in places})
+            answer.set_result({place: self._cluster.failure() for place in places})
         return answer
 
     async def close(self) -> None:
@@ -74,6 +74,8 @@ class ScriptedCluster:
         self.unanswered: list[asyncio.Future[Failures]] = []
         self.failed: dict[int, set[TopicPartition]] = {}
         """Replicas whose disks refuse, by broker."""
+        self.failure: type[BrokerResponseError] = KafkaStorageError
+        """What brokers say of those."""
         self.failures: list[Exception] = []
         """What the store raises next."""
         self.slow: asyncio.Event | None = None
@@ -109,6 +111,13 @@ class ScriptedCluster:
         for answer in self.unanswered:
             if not answer.done():
                 answer.set_exception(error)
+
+    def answer_all(self) -> None:
+        """The silent ones have done all that they were told."""
+        self.silent = set()
+        for answer in self.unanswered:
+            if not answer.done():
+                answer.set_result({})
 
     async def run_blocking(self, function: Callable[[], T]) -> T:
         if self.failures:

@@ -40,7 +40,7 @@ def create(client: RawClient, name: str, **settings: str) -> None:
     topic = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=3, replication_factor=1, assignments=[], configs=configs
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
     assert client.call(request, CreateTopicsResponse, 7).topics[0].error_code == 0
 
 
