@@ -4,7 +4,7 @@ Which of these values an API's handler takes says its registration (`request.Api
 built where the parts are (`broker.server`). Called by: the event loop's thread only.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from broker.api.fetch_session import FetchSessionCache
@@ -12,10 +12,10 @@ from broker.api.request import ApiRange
 from broker.cluster.broker_configs import ConfigManager
 from broker.cluster.cache import MetadataCache
 from broker.cluster.changes import RunBlocking
+from broker.cluster.control import ControlRequest, Failures
 from broker.cluster.entity_configs import EntityConfigs
 from broker.config.broker import BrokerConfig
 from broker.controller.controller import Controller
-from broker.controller.local_channel import Obey
 from broker.coordinator.consumer_groups import ConsumerGroupCoordinator
 from broker.coordinator.group import GroupCoordinator
 from broker.coordinator.offsets import OffsetsTopic
@@ -141,4 +141,5 @@ class ConfigContext(_Configured):
 class ControlledContext:
     """Of what a controller has brokers do."""
 
-    obey: Obey
+    obey: Callable[[ControlRequest, int], Awaitable[Failures]]
+    """What is asked for, and by which connection (`Peer.number`)."""

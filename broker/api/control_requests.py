@@ -18,6 +18,6 @@ async def answer(request: Request, context: ControlledContext, message_class: An
     """What became of each partition, or why nothing was done."""
     wanted = request_of(request.decode(message_class, MAX_BROKER_ELEMENTS))
     try:
-        return response_to(wanted, await context.obey(wanted))
+        return response_to(wanted, await context.obey(wanted, request.peer.number))
     except BrokerResponseError as error:
         return response_to(wanted, {}, error)

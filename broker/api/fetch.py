@@ -3,7 +3,7 @@
 A fetch that finds less than min_bytes waits for appends, at most max_wait_ms. The first batch found
 is sent whole, whatever the limits say (from version 3 on), so that a consumer always gets on.
 Fetch sessions are kept by `fetch_session`. From version 13 on topics have ids; one that is not
-known here is UNKNOWN_TOPIC_ID (INCONSISTENT_TOPIC_ID cannot happen: ids are looked up each time).
+known here is UNKNOWN_TOPIC_ID, and INCONSISTENT_TOPIC_ID where the log is still another topic's.
 Versions 0-3 cannot carry record batches: `down_conversion` answers them.
 A broker that follows sees all there is in the log, and by what it asks for its leader knows what it
 has. Consumers that say in which rack they are may be told to fetch from a follower (KIP-392), which

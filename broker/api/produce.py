@@ -26,6 +26,7 @@ from uuid import UUID
 
 from kafka.errors import (
     BrokerResponseError,
+    InconsistentTopicIdError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -401,7 +402,10 @@ def _served(part: ProducePartition, context: RecordContext) -> Partition:
     others_may_lead = context.others_may_lead
     if not context.replicas.takes_appends or (others_may_lead is not None and others_may_lead()):
         raise NotLeaderForPartitionError("this broker's session with the cluster is over")
-    return context.replicas.partition_of(part.topic, part.partition)
+    partition = context.replicas.partition_of(part.topic, part.partition)
+    if part.topic_id is not None and part.topic_id.int != partition.topic_id.int:
+        raise InconsistentTopicIdError()
+    return partition
 
 
 def _name_of(topic_id: UUID, context: RecordContext) -> str:

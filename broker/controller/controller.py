@@ -22,6 +22,7 @@ from kafka.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidUpdateVersionError,
@@ -68,6 +69,7 @@ _log = logging.getLogger(__name__)
 Configs = Mapping[str, str]
 
 _CLEAN = ElectionRules()
+_NOTHING: Mapping[int, Failures] = {}
 _AGAIN_S = 5.0
 """After so long a deletion goes on that others have held up."""
 _AWAY = (BrokerNotAvailableError, StaleBrokerEpochError)
@@ -259,9 +261,10 @@ class Controller:
             self._context.topics[name] = topic
             created = self._context.states(topic.topic_partitions())
             answers = self._turns.announce(created, created)
-        error = _not_made(created, await failures_of(answers, created))
+        failures = await failures_of(answers, created)
+        error = _not_made(created, failures)
         if error is not None:
-            await self._delete_topic(topic, term)  # no space for its logs: no topic either
+            await self._delete_topic(topic, term, failures)  # no space for its logs: no topic
             raise error
         _log.info("topic.created topic=%r partitions=%d", name, len(topic.partitions))
         return topic
@@ -299,7 +302,7 @@ class Controller:
                 # No space for the logs: no partitions either, and none after them until then. But
                 # the log that a broker has made before it was lost would be another one's later.
                 if not any(map(_is_away, failures.values())):
-                    await self._take_back(grown, len(topic.partitions), term)
+                    await self._take_back(grown, len(topic.partitions), term, failures)
                 raise error
         _log.info("topic.grown topic=%r partitions=%d", name, len(grown.partitions))
 
@@ -323,7 +326,9 @@ class Controller:
             )
         return replace(topic, partitions=topic.partitions + self._first_states(assignment))
 
-    async def _take_back(self, grown: TopicMetadata, present: int, term: int) -> None:
+    async def _take_back(
+        self, grown: TopicMetadata, present: int, term: int, not_made: Mapping[int, Failures]
+    ) -> None:
         async with self._turns.turn(term):
             topic = self._context.topics.get(grown.name)
             is_same = topic is not None and topic.topic_id == grown.topic_id
@@ -331,7 +336,8 @@ class Controller:
                 return
             added = self._context.states(topic.topic_partitions()[present:])
             self._channels.update_metadata(_during_delete(added))
-            answers = self._channels.stop_replicas(added, delete=True)
+            made = _of_this_topic(added, not_made)
+            answers = self._channels.stop_replicas(made, delete=True)
             fewer = replace(topic, partitions=topic.partitions[:present])
             await self._run_blocking(lambda: self._records.remove_partitions(topic, fewer))
             self._context.topics[topic.name] = fewer
@@ -345,24 +351,33 @@ class Controller:
         """
         await self._changes.finish(topic.name, self._delete_topic(topic))
 
-    async def _delete_topic(self, topic: TopicMetadata, term: int | None = None) -> None:
+    async def _delete_topic(
+        self,
+        topic: TopicMetadata,
+        term: int | None = None,
+        not_made: Mapping[int, Failures] = _NOTHING,
+    ) -> None:
         async with self._turns.turn(term) as term:
             if self._context.existing(topic.name).topic_id != topic.topic_id:
                 raise UnknownTopicOrPartitionError(f"topic {topic.name!r} is another one now")
             await self._run_blocking(lambda: self._records.mark_deleted(topic.name))
             self._context.deleting.add(topic.name)
-        await self._carry_out_deletion(topic.name, term)
+        await self._carry_out_deletion(topic.name, term, not_made)
 
-    async def _carry_out_deletion(self, name: str, term: int | None = None) -> None:
+    async def _carry_out_deletion(
+        self, name: str, term: int | None = None, not_made: Mapping[int, Failures] = _NOTHING
+    ) -> None:
         """Of a topic that is marked: clients hear first, then the replicas go, then the nodes. With
         a broker away that keeps one, it is gone for clients, and goes on when that is back. Another
-        one may be under way, and done with it first: there may be a new topic of that name then."""
+        one may be under way, and done with it first: there may be a new topic of that name then.
+        `not_made`: what brokers have said to its creation, where that has failed."""
         async with self._turns.turn(term) as term:
             if name not in self._context.deleting:
                 return
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
             self._channels.update_metadata(_during_delete(states))
+            states = _of_this_topic(states, not_made)
             answers = self._channels.stop_replicas(states, delete=True)
             keepers = {node_id for state in states.values() for node_id in state.replicas}
             away = keepers - answers.keys()
@@ -629,6 +644,24 @@ def _not_made(created: Partitions, failures: Mapping[int, Failures]) -> BrokerRe
 def _is_away(failures: Failures) -> bool:
     """By what a broker has, or has not, answered."""
     return any(isinstance(error, _AWAY) for error in failures.values())
+
+
+def _of_this_topic(
+    states: Partitions, not_made: Mapping[int, Failures]
+) -> dict[TopicPartition, PartitionMetadata]:
+    """Without the replicas whose brokers have the log of another topic of that name, as they have
+    said: nobody has given that up."""
+    return {
+        place: replace(
+            state,
+            replicas=tuple(
+                node_id
+                for node_id in state.replicas
+                if not isinstance(not_made.get(node_id, {}).get(place), InconsistentTopicIdError)
+            ),
+        )
+        for place, state in states.items()
+    }
 
 
 def _during_delete(states: Partitions) -> Partitions:

@@ -5,13 +5,14 @@ than that. It is asked then, by being told again what to lead and follow, and an
 KAFKA_STORAGE_ERROR for what it cannot; so it does whenever it is told. Others lead and are in sync
 instead, until it says otherwise, or is started again, and clients are told which replicas are
 offline. What only one replica keeps stays as it is: clients hear from its leader what is wrong.
+So it is with a broker that has the log of another topic of that name (INCONSISTENT_TOPIC_ID).
 Called by: the event loop's thread.
 """
 
 import logging
 from collections.abc import Callable, Collection
 
-from kafka.errors import KafkaStorageError
+from kafka.errors import InconsistentTopicIdError, KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import Failures, Partitions
@@ -20,6 +21,8 @@ from broker.controller.elections import elect_without
 from broker.controller.turns import Turns
 
 _log = logging.getLogger(__name__)
+
+_NOT_KEPT = (KafkaStorageError, InconsistentTopicIdError)
 
 ElectOffline = Callable[[TopicPartition, PartitionMetadata], PartitionMetadata]
 
@@ -50,7 +53,7 @@ class FailedReplicas:
         failed = {
             place
             for place, error in failures.items()
-            if isinstance(error, KafkaStorageError) and place in told
+            if isinstance(error, _NOT_KEPT) and place in told
         }
         known = self._turns.context.failed.get(node_id, set())
         now = (known - (told.keys() - failures.keys())) | failed

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from kafka.errors import (
     CorruptRecordError,
+    InconsistentTopicIdError,
     KafkaStorageError,
     UnsupportedForMessageFormatError,
 )
@@ -62,6 +63,7 @@ from broker.log.maintenance import LogMaintenance, MaintenanceTask
 from broker.log.meta_properties import claim, new_id, read_cluster_id
 from broker.log.names import DELETED_LOG_SUFFIX
 from broker.log.partition_metadata import read_topic_id, write_topic_id
+from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 _log = logging.getLogger(__name__)
 
@@ -302,6 +304,21 @@ class LogManager:
         """The id of the topic that the log on disk was created for."""
         log = self._logs[topic_partition]
         return read_topic_id(log.directory, self._files)
+
+    def check_topic_id(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Raises InconsistentTopicIdError where the log is another topic's, of the same name; and
+        OSError. One that does not say whose it is, is that topic's from now on."""
+        log = self._logs.get(topic_partition)
+        if log is None:
+            return
+        found = read_topic_id(log.directory, self._files)
+        if found is None:
+            write_topic_id(log.directory, topic_id, self._files)
+        elif found != topic_id:
+            raise InconsistentTopicIdError(
+                f"{log.directory} is of another topic of that name, {encode_uuid(found)}: it is "
+                "kept until it is moved away, with the broker stopped, or the topic is deleted"
+            )
 
     def create(
         self,

@@ -8,7 +8,8 @@ Called by: the event loop's thread only. Never: receives or sends.
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import TypeAlias
+from itertools import count
+from typing import Final, TypeAlias
 
 from broker.config.endpoint import Endpoint
 from broker.network.connection_quotas import ConnectionQuotas, canonical_address
@@ -19,6 +20,8 @@ from broker.network.peer import Peer
 _ACCEPTS_PER_EVENT = 64
 # Out of file descriptors: wait this long before accepting again.
 _ACCEPT_PAUSE_S = 0.2
+_NUMBERS: Final = count(1)
+"""Of connections, whichever listener takes them."""
 
 Admit: TypeAlias = Callable[[socket.socket, Peer], None]
 """Takes an accepted socket, or closes it."""
@@ -127,4 +130,5 @@ class Listener:
                 self._log.warning("accept.failed", "any", str(error))
                 self._pause(_ACCEPT_PAUSE_S)
                 return
-            self._admit(sock, Peer(name, canonical_address(address[0]), address[1]))
+            peer = Peer(name, canonical_address(address[0]), address[1], next(_NUMBERS))
+            self._admit(sock, peer)

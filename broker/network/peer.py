@@ -12,6 +12,8 @@ class Peer:
     address: str
     """An IPv4 address as such, whatever the listener's family."""
     port: int
+    number: int = 0
+    """Of this connection, among all that the process has taken: later ones have greater ones."""
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"

@@ -21,6 +21,7 @@ from kafka.errors import (
     BrokerResponseError,
     CorruptRecordError,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     IneligibleReplicaError,
     InvalidRequestError,
     InvalidUpdateVersionError,
@@ -190,19 +191,15 @@ class ReplicaManager:
         self,
         topic_ids: Mapping[TopicPartition, uuid.UUID],
         new: Collection[TopicPartition],
-    ) -> dict[TopicPartition, KafkaStorageError]:
-        """Makes the logs that are missing; one of another topic of that name, which is gone, is
-        given up. `new`: those that never were here. Returns where it failed. Blocks: for a
-        thread."""
-        failures: dict[TopicPartition, KafkaStorageError] = {}
+    ) -> dict[TopicPartition, BrokerResponseError]:
+        """Makes the logs that are missing. `new`: those that never were here. Returns where it
+        failed: with InconsistentTopicIdError where the log of another topic of that name is here,
+        which only StopReplica gives up. Blocks: for a thread."""
+        failures: dict[TopicPartition, BrokerResponseError] = {}
         for topic_partition, topic_id in topic_ids.items():
             try:
-                if self.has_log(topic_partition) and self._logs.topic_id(topic_partition) not in (
-                    None,
-                    topic_id,
-                ):
-                    self._logs.delete(topic_partition)
-            except KafkaStorageError as error:
+                self._logs.check_topic_id(topic_partition, topic_id)
+            except InconsistentTopicIdError as error:
                 failures[topic_partition] = error
             except OSError as error:
                 failures[topic_partition] = KafkaStorageError(str(error))
@@ -260,12 +257,6 @@ class ReplicaManager:
         else:
             partition.retire()
             self._wake(partition)
-
-    def stop_other(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """As `stop`, where the partition that is kept is of another topic of that name."""
-        partition = self._partitions.get(topic_partition)
-        if partition is not None and partition.topic_id != topic_id:
-            self.stop(topic_partition)
 
     def _wake(self, partition: Partition) -> None:
         self._purgatory.wake(partition.topic_partition)
@@ -442,6 +433,9 @@ class ReplicaManager:
         """One partition's part of a fetch that has found `size_bytes` before it."""
         try:
             partition = self._readable(wanted.topic, wanted.partition, limits)
+            # Compared as numbers: a UUID's own way is a call.
+            if wanted.topic_id is not None and wanted.topic_id.int != partition.topic_id.int:
+                raise InconsistentTopicIdError()
             partition.check_epoch(wanted.current_leader_epoch)
             if not limits.zstd and partition.log.config.compression_type == "zstd":
                 raise UnsupportedCompressionTypeError("this version of Fetch knows no zstd")

@@ -3,7 +3,9 @@
 Owns: the order of that: one request after the other, each partition by itself, logs made before
 they are served and given up only after; nothing is led that is still fetched, and nothing fetched
 that is still led. A request of a controller of the past is refused, as is one that was meant for
-this broker before it registered anew.
+this broker before it registered anew, or that a controller sent by a connection before the one that
+it has now. The log of a topic is given up by StopReplica alone: where one of another topic of that
+name is to be led or followed, it is INCONSISTENT_TOPIC_ID, as in Apache Kafka.
 Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`).
 """
 
@@ -18,6 +20,7 @@ from uuid import UUID
 from kafka.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     KafkaStorageError,
     StaleBrokerEpochError,
     StaleControllerEpochError,
@@ -42,6 +45,8 @@ from broker.replica.manager import ReplicaManager
 _log = logging.getLogger(__name__)
 
 _NOT_TOLD = -1
+_OWN = 0
+"""No connection: this broker's own controller."""
 _AT_ONCE = 64
 """Of thousands of partitions: between so many everybody else has a turn, in the metadata thread,
 where a log costs milliseconds, and on the event loop."""
@@ -92,6 +97,8 @@ class StateChanges:
         self._newly_led: dict[TopicPartition, int] = {}
         """Leader epochs of partitions whose coordinator does not know yet."""
         self._controller_epoch = 0
+        self._connection = _OWN
+        """By which its controller has said something last."""
         self._one_at_a_time = asyncio.Lock()
         self.has_heard = asyncio.Event()
         """Set when a controller has told what brokers and topics there are."""
@@ -117,8 +124,9 @@ class StateChanges:
         is_told = self._told_epoch >= self.broker_epoch
         self._replicas.takes_appends = self._has_session and is_told
 
-    async def obey(self, request: ControlRequest) -> Failures:
+    async def obey(self, request: ControlRequest, connection: int = _OWN) -> Failures:
         """Does what is asked, when this broker is registered; the partitions where it failed.
+        `connection`: the number of that by which it came.
 
         Raises StaleControllerEpochError for a controller of the past, and StaleBrokerEpochError for
         what is meant for this broker as it was before; and MetadataStoreError, where nothing was
@@ -133,7 +141,11 @@ class StateChanges:
                 raise StaleBrokerEpochError(f"broker epoch is {self.broker_epoch}")
             if stamp.controller_epoch < self._controller_epoch:
                 raise StaleControllerEpochError(f"controller epoch is {self._controller_epoch}")
+            if stamp.controller_epoch == self._controller_epoch and connection < self._connection:
+                # It was sent again by a later one: this is from before what was said since.
+                raise StaleControllerEpochError("its controller has a later connection")
             self._controller_epoch = stamp.controller_epoch
+            self._connection = connection
             if isinstance(request, LeaderAndIsr):
                 return await self._lead_and_follow(request)
             if isinstance(request, StopReplica):
@@ -146,17 +158,17 @@ class StateChanges:
         # What the store does not answer leaves everything as it is, until the request comes again.
         await self._run_blocking(lambda: self._read_configs(request, changed))
         await self._fetchers.remove(changed.keys())
-        for topic_partition in changed:
-            self._replicas.stop_other(topic_partition, request.topic_ids[topic_partition.topic])
         for some in _batches(changed):
             failures |= await self._run_blocking(partial(self._make_logs, request, some))
         leaders = {leader.node_id: leader for leader in request.leaders}
         for at, (topic_partition, state) in enumerate(changed.items(), 1):
             if not at % _AT_ONCE:
                 await asyncio.sleep(0)
-            if topic_partition in failures:
-                self._replicas.stop(topic_partition)
-                self._resign(topic_partition)
+            if (error := failures.get(topic_partition)) is not None:
+                # Of another topic of that name nothing was said.
+                if not isinstance(error, InconsistentTopicIdError):
+                    self._replicas.stop(topic_partition)
+                    self._resign(topic_partition)
                 continue
             topic_id = request.topic_ids[topic_partition.topic]
             if state.leader == self._node_id:
@@ -175,8 +187,11 @@ class StateChanges:
         changed = {}
         for topic_partition, state in request.partitions.items():
             kept = self._replicas.kept(topic_partition)
-            if kept is None or kept.topic_id != request.topic_ids[topic_partition.topic]:
+            if kept is None:
                 changed[topic_partition] = state
+            elif kept.topic_id != request.topic_ids[topic_partition.topic]:
+                _log.error("replica.of_other_topic topic=%r partition=%d", *topic_partition)
+                failures[topic_partition] = InconsistentTopicIdError()
             elif state.leader_epoch < kept.leader_epoch:
                 failures[topic_partition] = StaleControllerEpochError()
             elif state.partition_epoch >= kept.partition_epoch:

@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from broker.api.api_versions import FEATURES
 from broker.api.apis import APIS
+from broker.api.fetch_session import FetchSessionCache
 from broker.api.request import Api
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import Stamp, UpdateMetadata
@@ -174,6 +175,8 @@ class ReplicatedBroker:
             config=self.config,
             metadata=self.metadata,
             replicas=self.replicas,
+            fetch_sessions=FetchSessionCache(self.replicas, 10, lambda: 0),
+            longest_wait_ms=lambda wait_ms: wait_ms,
             others_may_lead=lambda: self.others_may_lead,
             groups=self.groups,
             consumer_groups=self.consumer_groups,

@@ -11,6 +11,7 @@ import pytest
 from kafka.errors import (
     BrokerNotAvailableError,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     IneligibleReplicaError,
     InvalidUpdateVersionError,
     KafkaStorageError,
@@ -444,6 +445,31 @@ def test_partitions_stay_where_a_broker_that_may_have_their_logs_is_just_gone(
             await asyncio.wait_for(adding, EVENT_S)
         assert len(cluster.records.cluster().topics[0].partitions) == 4
         assert cluster.deleted(third) == []
+
+    asyncio.run(scenario())
+
+
+def test_logs_of_another_topic_are_not_given_up_for_one_that_they_stand_in_the_way_of(
+    cluster: ScriptedCluster,
+) -> None:
+    """Which nobody can make then, nor its partitions."""
+    cluster.failure = InconsistentTopicIdError
+    grown = TopicPartition("t", 2)
+
+    async def scenario() -> None:
+        await cluster.start((1, 2))
+        cluster.failed = {1: {P0, grown}, 2: {P0, P1, grown}, 3: {P0}}
+        with pytest.raises(InconsistentTopicIdError):
+            await cluster.controller.add_partitions("t", 3, [(1, 2)])
+        assert cluster.deleted(grown) == []
+        await cluster.controller.delete_topic(cluster.controller.topic("t"))
+        assert cluster.deleted() == [1, 2]  # it is what a deletion is for
+        cluster.told.clear()
+        with pytest.raises(InconsistentTopicIdError):
+            await cluster.controller.create_topic("t", [(2, 3), (1, 2)], {})
+        assert cluster.records.cluster().topics == []
+        assert (cluster.deleted(), cluster.deleted(P1)) == ([], [1])
+        await cluster.controller.create_topic("t", [(4, 3), (1, 2)], {})
 
     asyncio.run(scenario())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kafka.errors import BrokerResponseError, InconsistentTopicIdError, KafkaStorageError
 from kafka.structs import TopicPartition
 
 from broker.cluster import znodes
@@ -36,7 +37,13 @@ async def fail(cluster: ScriptedCluster, node_id: int, *places: TopicPartition) 
     await tell(cluster, znodes.dump_log_dir_event(node_id))
 
 
-def test_others_lead_and_are_in_sync_where_a_disk_has_failed(cluster: ScriptedCluster) -> None:
+@pytest.mark.parametrize("failure", [KafkaStorageError, InconsistentTopicIdError])
+def test_others_lead_and_are_in_sync_where_a_disk_has_failed(
+    cluster: ScriptedCluster, failure: type[BrokerResponseError]
+) -> None:
+    """Or has the log of another topic of that name."""
+    cluster.failure = failure
+
     async def scenario() -> None:
         await cluster.start((1, 2, 3))
         before = cluster.state(P1)

@@ -10,6 +10,7 @@ import pytest
 from kafka.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,
+    InconsistentTopicIdError,
     NotLeaderForPartitionError,
     StaleBrokerEpochError,
     StaleControllerEpochError,
@@ -82,9 +83,9 @@ class Broker:
         return asyncio.run(self.obeys(request))
 
     async def obeys(
-        self, request: LeaderAndIsr | StopReplica | UpdateMetadata
+        self, request: LeaderAndIsr | StopReplica | UpdateMetadata, connection: int = 0
     ) -> Mapping[TopicPartition, BrokerResponseError]:
-        return await self._changes.obey(request)
+        return await self._changes.obey(request, connection)
 
     def lead(
         self, epoch: int, partitions: dict[Any, Any] | None = None, broker_epoch: int = 1
@@ -192,32 +193,97 @@ def test_a_replica_stops_unless_it_was_meant_in_an_epoch_before(
     assert broker.replicas.has_log(place) != (is_obeyed and delete)
 
 
+ANEW = new_topic("t", 1, 1)
+
+
+def to_lead_anew() -> LeaderAndIsr:
+    """Of a topic of the same name."""
+    return LeaderAndIsr(
+        Stamp(1, 5, 1),
+        {PLACES[0]: ANEW.partitions[0]},
+        {"t": ANEW.topic_id},
+        frozenset(PLACES),
+        [ME],
+    )
+
+
+def is_of_another_topic(failures: Mapping[TopicPartition, BrokerResponseError]) -> bool:
+    return [(each, type(error)) for each, error in failures.items()] == [
+        (PLACES[0], InconsistentTopicIdError)
+    ]
+
+
 def test_a_topic_made_anew_gets_nothing_of_the_log_of_the_one_before(broker: Broker) -> None:
-    """Whose deletion this broker has slept through. Who waits for its records hears of it."""
+    """Whose deletion this broker has slept through; nor is that given up before it is told so. Who
+    waits for its records goes on to do so."""
     place = PLACES[0]
     broker.lead(5, {place: replace(STATES[place], leader_epoch=7, partition_epoch=9)})
     before = broker.replicas.partition(place)
     before.log.append(batch(), 7)
-    anew = new_topic("t", 1, 1)
-    request = LeaderAndIsr(
-        Stamp(1, 5, 1), {place: anew.partitions[0]}, {"t": anew.topic_id}, frozenset(), [ME]
-    )
     woken = []
 
     async def scenario() -> None:
         delayed = DelayedFetch([place], 1000, Isolation.HIGH_WATERMARK)
         broker.replicas.wait(delayed, 60_000, lambda: woken.append(place))
-        assert await broker.obeys(request) == {}
+        assert is_of_another_topic(await broker.obeys(to_lead_anew()))
+        assert woken == []
+        assert broker.replicas.partition(place) is before
+        stop = StopReplica(Stamp(1, 5, 1), {place: StoppedReplica(-2, delete=True)})
+        assert await broker.obeys(stop) == {}
 
     asyncio.run(scenario())
-    after = broker.replicas.partition(place)
     assert woken == [place]
     assert (before.is_led, before.has_followers) == (False, False)
-    assert (after.topic_id, after.leader_epoch) == (anew.topic_id, 0)
+    assert broker.obey(to_lead_anew()) == {}
+    after = broker.replicas.partition(place)
+    assert (after.topic_id, after.leader_epoch) == (ANEW.topic_id, 0)
     assert after.log.log_end_offset == after.high_watermark == 0
-    assert broker.logs.topic_id(place) == anew.topic_id
-    assert broker.obey(request) == {}
+    assert broker.logs.topic_id(place) == ANEW.topic_id
+    assert broker.obey(to_lead_anew()) == {}
     assert broker.replicas.partition(place) is after
+
+
+def test_a_broker_that_was_started_anew_keeps_the_log_that_it_has(broker: Broker) -> None:
+    """Whose topic it learns by it. Which of two topics is the older one it cannot know."""
+    place = PLACES[0]
+    broker.logs.create(place, TOPIC.topic_id).append(batch(), 7)
+    for _ in range(2):
+        assert is_of_another_topic(broker.obey(to_lead_anew()))
+        assert broker.replicas.kept(place) is None
+    assert broker.lead(5, {place: STATES[place]}) == {}
+    assert broker.replicas.partition(place).log.log_end_offset == 1
+    assert is_of_another_topic(broker.obey(to_lead_anew()))
+
+
+def test_a_log_that_does_not_say_whose_it_is_is_the_first_topics_that_has_its_name(
+    broker: Broker,
+) -> None:
+    place = PLACES[0]
+    assert broker.logs.create(place, None).log_end_offset == 0
+    assert broker.logs.topic_id(place) is None
+    assert broker.obey(to_lead_anew()) == {}
+    assert broker.logs.topic_id(place) == ANEW.topic_id
+    broker.replicas.stop(place)
+    assert is_of_another_topic(broker.lead(5, {place: STATES[place]}))
+
+
+@pytest.mark.parametrize("request_at", REQUESTS.values(), ids=REQUESTS.keys())
+def test_what_a_controller_has_sent_again_by_another_connection_is_not_obeyed_late(
+    broker: Broker, request_at: Callable[[Stamp], LeaderAndIsr | StopReplica | UpdateMetadata]
+) -> None:
+    """A network may keep what was sent by the one before: meanwhile there may be another topic of
+    that name, with another log."""
+    epoch = 5
+    asyncio.run(broker.obeys(to_lead(epoch), 7))
+    with pytest.raises(StaleControllerEpochError):
+        asyncio.run(broker.obeys(request_at(Stamp(1, epoch, 1)), 6))
+    assert set(broker.logs.all_logs()) == set(PLACES)
+    assert broker.metadata.brokers == []
+    assert all(broker.replicas.partition(place).is_led for place in PLACES)
+    asyncio.run(broker.obeys(to_lead(epoch), 7))
+    asyncio.run(broker.obeys(request_at(Stamp(1, epoch, 1)), 8))
+    asyncio.run(broker.obeys(request_at(Stamp(2, epoch + 1, 1)), 3))  # the next controller's
+    asyncio.run(broker.obeys(request_at(Stamp(2, epoch + 1, 1)), 3))
 
 
 def test_what_was_meant_for_the_broker_before_is_not_obeyed(tmp_path: Path) -> None:
