@@ -699,7 +699,7 @@ class ReplicaManager:
         self._logs.update_topic_config(name)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """A copy to be written down by a thread."""
+        """Of all partitions that this broker keeps; a copy, to be written down by a thread."""
         partitions = [*self._partitions.values()]
         return {each.topic_partition: each.high_watermark for each in partitions}
 

@@ -157,6 +157,8 @@ class StateChanges:
         changed = self._changed(request, failures)
         # What the store does not answer leaves everything as it is, until the request comes again.
         await self._run_blocking(lambda: self._read_configs(request, changed))
+        if self._told_epoch != request.stamp.broker_epoch:
+            await self._stop_all_but(request.partitions)
         await self._fetchers.remove(changed.keys())
         for some in _batches(changed):
             failures |= await self._run_blocking(partial(self._make_logs, request, some))
@@ -175,10 +177,19 @@ class StateChanges:
                 self._lead(topic_partition, topic_id, state)
             else:
                 self._follow(topic_partition, topic_id, state, leaders.get(state.leader))
-        # What a broker hears first after it has registered is about all that it keeps.
         self._told_epoch = request.stamp.broker_epoch
         self._look_whether_to_append()
         return failures
+
+    async def _stop_all_but(self, partitions: Partitions) -> None:
+        """What a broker hears first after it has registered is about all that it keeps. What it
+        kept before, others may keep instead, and nobody who was told to stop it could reach it."""
+        others = self._replicas.high_watermarks().keys() - partitions.keys()
+        await self._fetchers.remove(others)
+        for topic_partition in others:
+            _log.info("replica.stopped topic=%r partition=%d", *topic_partition)
+            self._replicas.stop(topic_partition)
+            self._resign(topic_partition)
 
     def _changed(
         self, request: LeaderAndIsr, failures: dict[TopicPartition, BrokerResponseError]

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
-from kafka.errors import NoReassignmentInProgressError, NotControllerError
+from kafka.errors import (
+    NoReassignmentInProgressError,
+    NotControllerError,
+    NotLeaderForPartitionError,
+)
 from kafka.protocol import admin
 from kafka.structs import TopicPartition
 from kazoo.client import KazooClient
@@ -19,6 +23,7 @@ from tests.cluster.producing import Producing, read
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
+from tests.support.records import batch_of
 
 
 @pytest.fixture
@@ -195,6 +200,40 @@ def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster: Cluster) -> None:
         foreign.close()
     assert json.loads(state)["partitions"] == {"0": [added, controller]}
     assert placed(cluster, "t", 0) == [added, controller]
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_frozen_while_its_replica_moved_away_takes_nothing_for_it(
+    cluster: Cluster,
+) -> None:
+    """Nobody could tell it to stop, and clients may still take it for the leader."""
+    controller = cluster.controller_id
+    stays, frozen_one = cluster.brokers.keys() - {controller}
+    create(cluster, "t", (frozen_one, stays))
+    create(cluster, "other", (frozen_one, stays))
+    wait_until(lambda: append(cluster, frozen_one) == 0, "it leads")
+    with frozen(cluster, frozen_one):
+        wait_until(lambda: led_by(cluster, controller) == stays, "another leads", pause_s=0.1)
+        assert not move(cluster, controller, {("t", 0): [stays, controller]})
+        wait_until(lambda: not under_way(cluster, controller), "it is done", pause_s=0.1)
+    cluster.wait_in_sync("other", 2)
+    assert append(cluster, frozen_one) == NotLeaderForPartitionError.errno
+    assert append(cluster, stays) == 0
+
+
+def append(cluster: Cluster, node_id: int) -> int:
+    """To `t`, whether replicas have it or not."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        return client.produce("t", 0, batch_of(1), acks=1).error_code
+
+
+def led_by(cluster: Cluster, node_id: int) -> int:
+    """Who leads `t`, as that broker has heard."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        (partition,) = client.metadata_of("t").partitions
+        return int(partition.leader_id)
 
 
 @pytest.mark.long

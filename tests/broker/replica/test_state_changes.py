@@ -336,6 +336,18 @@ def test_a_broker_takes_records_when_it_is_told_what_it_leads_in_its_session(
     assert replicas.takes_appends
 
 
+def test_what_has_moved_while_a_broker_was_away_is_not_its_own_any_more(broker: Broker) -> None:
+    """It was not reached when it was to stop; what it hears first is about all that is left."""
+    broker.lead(5)
+    broker.session_lost()
+    broker.registered(2)
+    for place in PLACES:
+        broker.lead(5, {place: STATES[place]}, broker_epoch=2)
+        assert broker.replicas.partition(PLACES[0]).is_led
+        assert (broker.replicas.kept(PLACES[1]) is None) == (place == PLACES[0])
+        assert set(broker.logs.all_logs()) == set(PLACES)
+
+
 def test_what_the_store_does_not_answer_leaves_everything_as_it_is(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
