@@ -267,7 +267,7 @@ class _Group:
         traceback: TracebackType | None,
     ) -> None:
         # After any other error the brokers may be gone, and that error is the one to be heard.
-        if error is None or isinstance(error, KeyboardInterrupt | BrokenPipeError):
+        if error is None or isinstance(error, KeyboardInterrupt):
             self.commit()
 
     def committed(self) -> "dict[TopicPartition, CommittedOffset]":
@@ -301,8 +301,11 @@ class _Group:
             self.commit()
 
     def commit(self) -> None:
-        """Raises what commits raise, such as UnknownMemberIdError where the group has members."""
-        if self._name is None or self.reader is None or not self._read:
+        """Raises what commits raise, such as UnknownMemberIdError where the group has members.
+
+        Not of what a pipe took whose reader went away: nobody knows how much of it was read. kcat
+        and rpk, which SIGPIPE ends, commit nothing then."""
+        if self._name is None or self.reader is None or not self._read or is_stdout_closed():
             return
         from pyspark_kafkalog.client.group import commit_offsets
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.cli.record_input import RecordInput
-    from pyspark_kafkalog.client.producer import Producer
 
 _RECORDS = (
     click.option(
@@ -127,32 +126,26 @@ def _produce(
     are_whole: bool,
 ) -> int:
     """Writes all records; returns how many."""
-    from pyspark_kafkalog.arrow.encode import RecordEncoder
+    from pyspark_kafkalog.cli.record_writer import RecordWriter
     from pyspark_kafkalog.client.cluster import Cluster
     from pyspark_kafkalog.client.producer import Producer
 
     config = client.config()
-    count = 0
     with Cluster(config, fails_fast=True) as cluster, Producer(cluster) as producer:
-        partitions = producer.partitions_for(topic)
-        if record_input.partition is not None and record_input.partition not in partitions:
+        writer = RecordWriter(producer, config, topic)
+        count = len(writer.partitions)
+        if record_input.partition is not None and record_input.partition not in writer.partitions:
             raise InvalidOptionError(
-                f"Topic {topic} has no partition {record_input.partition}, only 0 to "
-                f"{len(partitions) - 1}."
+                f"Topic {topic} has no partition {record_input.partition}, only 0 to {count - 1}."
             )
-        record_input = replace(record_input, partition_count=len(partitions))
-        encoder = RecordEncoder(
-            len(partitions), config.compression_type, max_batch_bytes=config.batch_size
-        )
+        record_input = replace(record_input, partition_count=count)
         for rows, more_is_ready in _rows(sources, record_input, are_whole):
             if rows is not None:
-                _send(producer, topic, encoder.encode(rows))
-                count += rows.num_rows
+                writer.write(rows)
             if not more_is_ready:
-                _send(producer, topic, encoder.finish())
-                producer.flush()
-        _send(producer, topic, encoder.finish())
-    return count
+                writer.flush()
+        writer.flush()
+    return writer.count
 
 
 def _sources(files: tuple[str, ...]) -> Iterator[Any]:
@@ -220,10 +213,3 @@ def _rows(
 
 def _name(source: Any) -> str:
     return "stdin" if source is getattr(sys.stdin, "buffer", None) else str(source.name)
-
-
-def _send(producer: "Producer", topic: str, batches: Iterable[tuple[int, bytearray]]) -> None:
-    from kafka.structs import TopicPartition
-
-    for partition, batch in batches:
-        producer.send(TopicPartition(topic, partition), batch)

@@ -25,6 +25,9 @@ from pyspark_kafkalog.protocol.properties_text import parse_properties
 from pyspark_kafkalog.record.compression import Codec
 
 _LARGEST_INT32 = 2**31 - 1
+# What does not compress grows: by a header, and by a few bytes for each block of 16 KiB or more.
+_GROWTH_BYTES = 64
+_BYTES_PER_GROWN_BYTE = 2048
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+)):(?P<port>\d+)")
 _REFERENCE = re.compile(
     r"\$\{(?:env:(?P<variable>[^}:]+)|(?P<kind>file|dir):(?P<path>[^}]*):(?P<key>[^}:]+))\}"
@@ -319,6 +322,13 @@ class ClientConfig:
         default=TLS_VERSIONS, metadata=_by(_choices(*TLS_VERSIONS))
     )
     """The versions of TLS that may be spoken."""
+
+    def open_batch_bytes(self, largest_bytes: int) -> int:
+        """How large a batch may become before it is compressed, so that it is no larger than
+        `largest_bytes` then."""
+        if self.compression_type is not Codec.NONE:
+            largest_bytes -= largest_bytes // _BYTES_PER_GROWN_BYTE + _GROWTH_BYTES
+        return min(self.batch_size, largest_bytes)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "ClientConfig":

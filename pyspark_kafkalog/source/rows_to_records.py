@@ -13,7 +13,6 @@ from pyspark_kafkalog.arrow.encode import MAX_OPEN_BYTES, RecordEncoder
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.source.options import SinkOptions
 from pyspark_kafkalog.source.placement import Placement
 
@@ -22,9 +21,6 @@ RECORD_COLUMNS = ("value", "key", "headers", "partition", "timestamp")
 """What a record is made of."""
 
 _MOST_OPEN_BYTES = 2 * MAX_OPEN_BYTES
-# What does not compress grows: by a header, and by a few bytes for each block of 16 KiB or more.
-_GROWTH_BYTES = 64
-_BYTES_PER_GROWN_BYTE = 2048
 
 
 class RowsToRecords:
@@ -78,10 +74,7 @@ class RowsToRecords:
         if topic not in self._topics:
             client = self._options.client
             partition_count = len(self._producer.partitions_for(topic))
-            largest_bytes = self._producer.largest_batch_bytes(topic)
-            if client.compression_type is not Codec.NONE:
-                largest_bytes -= largest_bytes // _BYTES_PER_GROWN_BYTE + _GROWTH_BYTES
-            batch_bytes = min(client.batch_size, largest_bytes)
+            batch_bytes = client.open_batch_bytes(self._producer.largest_batch_bytes(topic))
             self._topics[topic] = (
                 Placement(client.partitioner, partition_count),
                 RecordEncoder(partition_count, client.compression_type, batch_bytes),

@@ -325,6 +325,26 @@ def test_records_are_printed_as_they_come(
     assert kafkalog("lag", f"tail-{numbers}").lines[-1] == "total lag=0"
 
 
+@pytest.mark.parametrize("flags", [[], ["--exit-at-end"]])
+def test_a_group_has_not_read_what_a_pipe_took_whose_reader_is_gone(
+    kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str], flags: list[str]
+) -> None:
+    """As kcat's and rpk's groups, in `| head -1`."""
+    topic = new_topic()
+    lines = b"%0100d\n" * 2_000 % tuple(range(2_000))  # more than a pipe holds
+    kafkalog("produce", topic, stdin=lines)
+    begin = ["consume", topic, "--group", f"of-{topic}", "--from-beginning"]
+    with running(servers, *begin, *flags) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert int(process.stdout.readline()) == 0
+        process.stdout.close()
+        assert process.wait(EVENT_S) == 0
+        assert process.stderr.read() == ""
+    first, *_ = kafkalog(*begin, "--max", "1").lines
+    assert int(first) == 0
+
+
 def test_partitions_and_topics_that_are_added_are_read_from_their_beginning(
     kafkalog: Callable[..., Done], servers: str, new_topic: Callable[..., str]
 ) -> None:

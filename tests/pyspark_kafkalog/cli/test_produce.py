@@ -1,6 +1,8 @@
 """`kafkalog produce`: lines, files and JSON as records; kcat says what is there."""
 
 import json
+import random
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,61 @@ def test_a_bad_line_is_told_and_what_is_before_it_is_written(
     assert done.err.endswith(f" Records written before it: {before}; after it: none.\n")
     read = kafkalog("consume", topic, "--from-beginning", "-e").lines
     assert read == [str(number) for number in range(before)]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("before", [0, 3, 50_000])
+def test_a_record_that_is_too_large_is_told_and_what_is_before_it_is_written(
+    kafkalog: Callable[..., Done],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    before: int,
+    compression: str,
+) -> None:
+    topic, path = new_topic(3), tmp_path / "lines"
+    large = b64encode(random.Random(0).randbytes(1_200_000))  # gzip makes 1,200,000 bytes of it
+    good = [b"%d:%d" % (number, number) for number in range(before)]
+    path.write_bytes(b"\n".join([*good, b"large:" + large, b"after:after"]))
+    done = kafkalog("produce", topic, "-K", ":", "-z", compression, str(path))
+    assert (done.code, done.out) == (1, "")
+    start = f"kafkalog: Record {before + 1} is too large for topic {topic}, which takes batches of "
+    assert done.err.startswith(start)
+    assert "max.message.bytes" in done.err
+    assert done.err.endswith(f" Records written before it: {before}; after it: none.\n")
+    read = kafkalog("consume", topic, "--from-beginning", "-e").lines
+    assert sorted(map(int, read)) == list(range(before))
+
+
+def test_a_large_record_that_compresses_is_written(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic, path = new_topic(), tmp_path / "large"
+    path.write_bytes(b"x" * 2_000_000)
+    assert kafkalog("produce", topic, "-z", "zstd", "--whole-files", str(path)).code == 0
+    told = kafkalog("consume", topic, "--from-beginning", "-e", "--format", "%S\n").lines
+    assert told == ["2000000"]
+
+
+def test_small_records_go_into_a_topic_that_takes_small_batches_alone(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(max_message_bytes="500")
+    lines = [str(number) for number in range(2000)]
+    assert kafkalog("produce", topic, stdin="\n".join(lines).encode()).code == 0
+    assert kafkalog("consume", topic, "--from-beginning", "-e").lines == lines
+
+
+def test_what_the_broker_refuses_says_what_is_written_for_certain(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    far = b'{"value": "far", "timestamp": "2999-01-01T00:00:00Z"}'
+    done = kafkalog("produce", topic, "-f", "json", stdin=b'{"value": "a"}\n' + far)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("kafkalog: The broker refused records for partition 0 of ")
+    assert done.err.endswith(
+        ". Written for certain are the first 0 records; those after them may be, or some of them.\n"
+    )
 
 
 class Chunks:
