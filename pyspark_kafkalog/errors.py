@@ -116,6 +116,10 @@ class TargetError(KafkalogError):
     """The target of a load cannot be used: its path, its file system, or its commit files."""
 
 
+class UnknownTargetError(TargetError, LookupError):
+    """The target of a load is not there, and what was asked for makes none."""
+
+
 class WouldDoubleError(TargetError):
     """A load that goes back would land rows a second time: the target has `rows` of them."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.options import parse_bytes
 from pyspark_kafkalog.warehouse.rows.layout import check_file_bytes
-from pyspark_kafkalog.warehouse.targets.target import open_target
+from pyspark_kafkalog.warehouse.targets.target import open_existing
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep
 
 SWEEP_HOURS = 24.0
@@ -70,7 +70,8 @@ def maintain(
     `force`: a load that is idle for so long, as its executors wait for a machine, has to be run
     again then, and readers of older versions miss files.
 
-    With `dry_run` nothing is changed. Raises InvalidOptionError, TargetError.
+    With `dry_run` nothing is changed. Raises InvalidOptionError; UnknownTargetError where there is
+    no such target; TargetError.
     """
     hours = SWEEP_HOURS if retention_hours is None else retention_hours
     if not (hours >= SWEEP_HOURS or (force and hours >= 0)):
@@ -82,7 +83,7 @@ def maintain(
     if target_file_bytes is not None:
         file_bytes = parse_bytes("target_file_bytes", str(target_file_bytes))
         check_file_bytes(file_bytes)
-    opened = open_target(target)
+    opened = open_existing(target)
     retention_s = None if retention_hours is None else hours * 3600
     kept = opened.upkeep(Upkeep(file_bytes, retention_s, force, compact, expire, dry_run))
     swept = opened.vacuum(hours * 3600, dry_run)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from pyspark_kafkalog.errors import KafkalogError, sentence
+from pyspark_kafkalog.errors import KafkalogError, UnknownTargetError, sentence
 from pyspark_kafkalog.warehouse.maintain import MaintainResult, maintain
 from pyspark_kafkalog.warehouse.service.jobs import Job
 from pyspark_kafkalog.warehouse.topic_places import target_of
@@ -76,6 +76,8 @@ class Maintainer:
                 return
             try:
                 done = maintain(target, target_file_bytes=job.arguments.get("target_file_bytes"))
+            except UnknownTargetError:
+                continue  # nothing was loaded yet
             except Exception as error:
                 self._tell_failure(place, job, error)
                 continue

@@ -133,6 +133,10 @@ class DeltaTarget:
     def __str__(self) -> str:
         return f"delta:{self.place}"
 
+    def is_there(self) -> bool:
+        with self._explained(f"look for the Delta table {self.place}"):
+            return self._table() is not None
+
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self.place}"):
             table = self._table()
@@ -233,14 +237,10 @@ class DeltaTarget:
 
     def vacuum(self, idle_s: float, dry_run: bool) -> list[str]:
         with self._explained(f"sweep the load target {self.place}"):
-            if self._table() is None:
-                return []
             return self.place.sweep(idle_s, dry_run, self._named_files, self._fence)
 
     def upkeep(self, asked: Upkeep) -> Upkept:
         with self._explained(f"maintain the load target {self.place}"):
-            if self._table() is None:
-                return Upkept(left=["the table: there is none"])
             return keep_up(self.place, asked, self._refused)
 
     @contextmanager

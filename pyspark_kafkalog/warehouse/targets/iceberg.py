@@ -161,6 +161,10 @@ class IcebergTarget:
     def __str__(self) -> str:
         return f"iceberg:{self.identifier}"
 
+    def is_there(self) -> bool:
+        with self._explained(f"look for the load target {self}"):
+            return self._existing_table() is not None
+
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self}"):
             table = self._existing_table()
@@ -271,8 +275,6 @@ class IcebergTarget:
 
     def upkeep(self, asked: Upkeep) -> Upkept:
         with self._explained(f"maintain the load target {self}"):
-            if self._existing_table() is None:
-                return Upkept(left=["the table: there is none"])
             return IcebergUpkeep(self.newest, self._fence, asked).run(self._refused)
 
     def _refused(self) -> list[str]:

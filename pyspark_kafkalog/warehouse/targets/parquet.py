@@ -101,6 +101,10 @@ class ParquetTarget:
     def __str__(self) -> str:
         return f"parquet:{self._storage}"
 
+    def is_there(self) -> bool:
+        with self._explained(f"look for the load target {self._storage}"):
+            return self._newest() is not None or bool(self._storage.stages())
+
     def position(self, name: str, read_only: bool = False) -> Position:
         with self._explained(f"open the load target {self._storage}"):
             newest = self._newest() if read_only else self._settle()

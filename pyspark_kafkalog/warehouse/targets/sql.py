@@ -117,6 +117,16 @@ class SqlTarget:
     def __str__(self) -> str:
         return f"sql:{self._database}#{self.table}"
 
+    def is_there(self) -> bool:
+        if self._database.is_missing_file():
+            return False
+        with (
+            self._database.explained(f"look for the load target {self}"),
+            self._database.transaction() as connection,
+        ):
+            found = find(connection, self._table)
+            return found.is_there or found.records(connection).any()
+
     def position(self, name: str, read_only: bool = False) -> Position:
         if self._database.is_missing_file():
             # To connect would make it, and what the load is asked for may yet be refused.

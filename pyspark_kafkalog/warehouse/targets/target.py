@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
-from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingExtraError, UnknownTargetError
 from pyspark_kafkalog.warehouse.commit import Commit, CommitRecord, PendingCommit, Position, Stage
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField
@@ -38,6 +38,9 @@ class Target(Protocol):
 
     def __str__(self) -> str:
         """The target as a user may see it: without passwords."""
+
+    def is_there(self) -> bool:
+        """Whether there is a table, or anything that a load made. Changes nothing."""
 
     def position(self, name: str, read_only: bool = False) -> Position:
         """Where load `name` goes on: NOWHERE before its first commit. Finishes what a killed
@@ -122,6 +125,17 @@ def open_target(target: str) -> Target:
             f"a {kind}: target needs {library}, which is not installed: "
             f"pip install 'pyspark-kafkalog[{extra}]'"
         ) from error
+
+
+def open_existing(target: str) -> Target:
+    """The same of a target that is there; raises UnknownTargetError, a TargetError."""
+    opened = open_target(target)
+    if not opened.is_there():
+        raise UnknownTargetError(
+            f"There is no target {opened}: check how it is written. The first load into it makes "
+            "it."
+        )
+    return opened
 
 
 def _open_parquet(place: str) -> Target:

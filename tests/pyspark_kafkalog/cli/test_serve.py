@@ -185,7 +185,7 @@ def test_a_signal_ends_with_the_commit_at_work_and_a_second_one_at_once(
             assert 0 < len(values(tmp_path / "slow")) < 50
     number = worker.name.removeprefix("worker-")
     wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists(), "the worker is there")
-    assert cli.main(["maintain", f"parquet:{tmp_path}/slow", "--dry-run"]) == 0
+    assert cli.main(["status", "--to", f"parquet:{tmp_path}/slow"]) == 0
 
 
 def test_a_signal_to_all_its_processes_ends_no_worker_that_is_starting(

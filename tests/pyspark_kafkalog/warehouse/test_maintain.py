@@ -639,3 +639,24 @@ def test_a_load_that_waits_before_its_swap_does_not_lose_its_manifests(
     load(target, "nightly", 7)
     assert iceberg.rows() == expected_rows("nightly", 7)
     assert iceberg.offsets("nightly") == {0: 7, 1: 7}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "parquet:{}/there",
+        "delta:{}/there",
+        "iceberg:lake.there?uri=sqlite:///{0}/catalog.db&warehouse={0}/lake",
+        "sql:sqlite:///{}/there.db#there",
+    ],
+)
+def test_a_target_that_is_misspelt_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """A cron that does nothing each night is one of whom nobody hears."""
+    assert cli.main(["maintain", target.format(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"kafkalog: There is no target {target.partition(':')[0]}:")
+    assert said.err.endswith(" check how it is written. The first load into it makes it.\n")
+    assert list(tmp_path.iterdir()) == []
