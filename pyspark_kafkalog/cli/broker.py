@@ -69,7 +69,7 @@ def command(
         addresses = {"bootstrap_servers": servers}
         if ui is not None:
             addresses["page"] = beside.enter_context(page_beside(servers, ui))
-        output.row("\n".join(addresses.values()), **addresses)
+        output.row(*addresses.values(), **addresses)
         sys.stdout.flush()
         # Held back, so that an end between the two is not missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

@@ -47,7 +47,7 @@ def _tell(output: Output, overview: "ClusterOverview", brokers: "list[BrokerDesc
         ),
     ]
     output.row(
-        "\n".join(lines),
+        *lines,
         cluster_id=overview.cluster_id,
         controller=overview.controller,
         topics=len(overview.topics),

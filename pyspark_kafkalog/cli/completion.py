@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion of a shell.
+    """Print a script that lets a shell complete words, and names of topics and groups.
 
     \b
     bash: echo 'eval "$(kafkalog completion bash)"' >> ~/.bashrc

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pyspark_kafkalog import __version__
-from pyspark_kafkalog.cli.output import is_stdout_closed
+from pyspark_kafkalog.cli.output import is_stdout_closed, say_error
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, sentence
 from pyspark_kafkalog.protocol.kafka_package import leave_unopened
 
@@ -34,9 +34,9 @@ WORDS = {
     "serve": "Run many loads when they are due.",
     "maintain": "Compact small files, remove what is old.",
     "status": "Show where loads are and how far behind.",
-    "ui": "Show all of that on a page, in a browser.",
+    "ui": "Show topics, records, groups and loads in a browser.",
     "compile-pyspark": "Let Spark's Python processes start sooner.",
-    "completion": "Print the completion of a shell.",
+    "completion": "Print a script that lets a shell complete words.",
 }
 """Each word and what its help says first, so that the list of words imports none of them."""
 
@@ -55,6 +55,18 @@ class _Kafkalog(click.Group):
         ).command
         word.name = cmd_name  # for those who make a reference of the tree
         return word
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in WORDS and not word.startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            found = get_close_matches(word, WORDS, n=1)
+            hint = f" Did you mean {found[0]!r}?" if found else ""
+            ctx.fail(f"No such command {word!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -157,7 +169,7 @@ def _fail(ctx: click.Context, error: Exception) -> None:
 
 
 def _say(error: Exception) -> None:
-    print(f"kafkalog: {sentence(error)}", file=sys.stderr)
+    say_error(sentence(error))
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

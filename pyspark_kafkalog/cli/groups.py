@@ -37,7 +37,10 @@ def command() -> None:
 @takes_client
 @takes_output
 def list_groups(client: Client, output: Output) -> None:
-    """List groups, each with its state and its type: classic, consumer, share or streams."""
+    """List groups with their states and types.
+
+    A type is classic, consumer, share or streams.
+    """
     from pyspark_kafkalog.client.groups import list_groups
 
     with client.cluster() as cluster:
@@ -56,7 +59,10 @@ def list_groups(client: Client, output: Output) -> None:
 @takes_client
 @takes_output
 def describe(client: Client, output: Output, groups: tuple[str, ...]) -> None:
-    """Show state, members, offsets and lag of groups; of all when none is named."""
+    """Show state, members, offsets and lag of groups.
+
+    Of all groups when none is named.
+    """
     from pyspark_kafkalog.client.groups import describe_group, list_groups
 
     with client.cluster() as cluster:
@@ -106,7 +112,7 @@ def _tell(output: Output, group: "GroupDescription", places: _GroupPlaces) -> No
         f"  no partition {_of_member(member)}" for member in group.members if not member.partitions
     ]
     output.row(
-        "\n".join(lines),
+        *lines,
         group=group.name,
         state=group.state,
         type=group.kind,

@@ -23,7 +23,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_output,
 )
 from pyspark_kafkalog.cli.names import complete_groups, complete_topics
-from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.cli.output import Output, say_error
 from pyspark_kafkalog.cli.sigterm import end_on_sigterm
 from pyspark_kafkalog.errors import KafkalogError, sentence
 
@@ -336,7 +336,7 @@ def _load_each(source: dict[str, str], options: SimpleNamespace, output: Output)
 
     def tell(one: "TopicLoad") -> None:
         if one.error is not None:
-            print(f"kafkalog: topic {one.topic}: {sentence(one.error)}", file=sys.stderr)
+            say_error(f"topic {one.topic}: {sentence(one.error)}")
         elif one.result is not None and (one.result.commit_id is not None or output.as_json):
             _tell_result(one.result, output, one.topic)
 
@@ -365,7 +365,7 @@ def _tell_plans(each: "EachTopic", output: Output) -> None:
         try:
             _tell_plan(plan_load(each.of(topic)), output)
         except (KafkalogError, OSError) as error:
-            print(f"kafkalog: topic {topic}: {sentence(error)}", file=sys.stderr)
+            say_error(f"topic {topic}: {sentence(error)}")
             failed.append(topic)
     _refuse_failed(failed, len(topics), "cannot be loaded")
 
@@ -449,7 +449,7 @@ def _in_spark(options: SimpleNamespace, run: "Callable[[SparkSession], _Done]") 
 
 def _tell_plan(plan: "LoadPlan", output: Output) -> None:
     output.row(
-        str(plan),
+        *str(plan).split("\n"),
         name=plan.name,
         target=plan.target,
         ranges=[asdict(piece) for piece in plan.ranges],
@@ -487,7 +487,7 @@ def _print_result(result: "LoadResult", output: Output, topic: str | None) -> No
             said += f"\n{result.bad_records} records could not be decoded."
     of_topic = {} if topic is None else {"topic": topic}
     output.say(
-        f"{topic}: {said}" if topic else said,
+        *(f"{topic}: {said}" if topic else said).split("\n"),
         **of_topic,
         name=result.name,
         commit=result.commit_id,

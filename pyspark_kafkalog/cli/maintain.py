@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     "--retention-hours",
     type=float,
     metavar="HOURS",
-    help="How long old versions of the table stay (default: what its properties say), and what a "
-    "load may be at (default: 24).",
+    help="How long old versions of the table stay (default: what its properties say), and what "
+    "killed loads left (default: 24).",
 )
 @click.option(
     "--force",

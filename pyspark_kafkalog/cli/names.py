@@ -1,5 +1,6 @@
 """Topics and groups of the cluster, as a shell completes them. Where no cluster is named, or none
-answers soon, there are none: whoever presses a key waits, and wants no error in the line."""
+answers soon, there are none: whoever presses a key waits, and wants no error in the line. Nor are
+names offered that would do something else to the line than to stand in it."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyspark_kafkalog.cli.arguments import Client
+from pyspark_kafkalog.cli.output import without_controls
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
@@ -48,4 +50,8 @@ def _completed(
     except Exception:
         return []
     there = given.get(param.name or "") or ()
-    return [name for name in names if name.startswith(incomplete) and name not in there]
+    return [
+        name
+        for name in names
+        if name.startswith(incomplete) and name not in there and name == without_controls(name)
+    ]

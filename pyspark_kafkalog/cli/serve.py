@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, host_and_port, takes_output
-from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.cli.output import Output, say_error
 from pyspark_kafkalog.errors import KafkalogError
 
 _CLIENT = "kafka."
@@ -115,7 +115,7 @@ class _Teller:
     def _tell(self, said: "Said") -> None:
         if said.is_error:
             with self._lock:
-                print(f"kafkalog: {said.text}", file=sys.stderr, flush=True)
+                say_error(said.text)
             return
         document: dict[str, Any] = {"said": said.text}
         if said.job is not None and said.result is not None:

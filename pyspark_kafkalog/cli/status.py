@@ -144,7 +144,7 @@ def _tell(output: Output, status: "LoadStatus", progress: "Sequence[PartitionPro
         for gap in status.gaps
     ]
     output.row(
-        "\n".join(lines),
+        *lines,
         name=status.name,
         target=status.target,
         commit=last and last.commit_id,

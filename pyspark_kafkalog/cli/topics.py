@@ -1,6 +1,5 @@
 """`kafkalog topics`: creates, lists, describes, changes and deletes them."""
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ import click
 
 from pyspark_kafkalog.cli.arguments import Client, read_settings, takes_client, takes_output
 from pyspark_kafkalog.cli.names import complete_topics
-from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.cli.output import Output, say_error
 from pyspark_kafkalog.cli.places import PLACE, WAYS
 from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError, sentence
 from pyspark_kafkalog.source.places import Place
@@ -90,8 +89,9 @@ def list_topics(client: Client, output: Output, internal: bool) -> None:
 @takes_client
 @takes_output
 def describe(client: Client, output: Output, topics: tuple[str, ...], all_configs: bool) -> None:
-    """Show offsets, sizes, leaders, replicas and properties of topics; of all when none is named.
+    """Show offsets, sizes, leaders, replicas and properties of topics.
 
+    Of all topics when none is named.
     begin and end are offsets, the first record's and the next one's; size is that of the leader's
     log in bytes. Both are - where no broker tells.
     """
@@ -150,9 +150,7 @@ def _tell(output: Output, topic: "TopicDescription", partitions: list[dict[str, 
         numbers = (f"{name}={'-' if each[name] is None else each[name]}" for name in shown)
         brokers = (f"{name}={','.join(map(str, each[name]))}" for name in ("replicas", "isr"))
         lines.append(f"  {' '.join((*numbers, *brokers))}")
-    output.row(
-        "\n".join(lines), topic=topic.name, configs=dict(topic.configs), partitions=partitions
-    )
+    output.row(*lines, topic=topic.name, configs=dict(topic.configs), partitions=partitions)
 
 
 @command.command
@@ -202,7 +200,10 @@ def alter(
     config: tuple[str, ...],
     delete_config: tuple[str, ...],
 ) -> None:
-    """Change properties of a topic; those that are not named stay."""
+    """Change properties of a topic.
+
+    Those that are not named stay.
+    """
     from pyspark_kafkalog.client import admin
 
     configs = read_settings("--config", config)
@@ -268,6 +269,6 @@ def trim(
         wanted = before.offsets(cluster, topic_partitions)
         refused = admin.delete_records(cluster, wanted, tell)
     for _, error in sorted(refused.items()):
-        print(f"kafkalog: {sentence(error)}", file=sys.stderr)
+        say_error(sentence(error))
     if refused:
         click.get_current_context().exit(1)

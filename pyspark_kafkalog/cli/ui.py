@@ -39,7 +39,10 @@ _LAST_ANSWERS_S = 5.0
 
 @click.command
 @click.option(
-    "--host", default=LOOPBACK, help="The address to listen at (default: this machine's own alone)."
+    "--host",
+    default=LOOPBACK,
+    metavar="ADDRESS",
+    help="The address to listen at (default: this machine's own alone).",
 )
 @click.option(
     "--port", type=PORT, default=_PORT, metavar="PORT", help=f"Default: {_PORT}; 0: a free one."

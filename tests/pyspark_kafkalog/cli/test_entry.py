@@ -367,6 +367,7 @@ def test_a_shell_completes_topics_and_groups(
     for name in ("whole-a", "whole-b"):
         run(f"topics create {name}")
     run("groups reset whole-group --topic whole-a --to-latest --execute")
+    run("groups reset whole-\x1b[31m --topic whole-a --to-latest --execute")
 
     def completed(*words: str) -> list[str]:
         *given, incomplete = words
@@ -485,6 +486,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
     ("line", "said"),
     [
         ("quickstart --port 99999", "99999 is not in the range"),
+        ("consme t", "No such command 'consme'. Did you mean 'consume'?"),
         ("consume t --max -1", "-1 is not in the range"),
         ("load t --to parquet:w", "a TOPIC and --name NAME, or --forget"),
         ("load --to parquet:w --name nightly", "a TOPIC and --name NAME, or --forget"),

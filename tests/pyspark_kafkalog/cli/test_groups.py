@@ -1,5 +1,6 @@
 """`kafkalog groups` and `kafkalog lag`: groups of both protocols, with members and without."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -104,6 +105,25 @@ def test_a_group_at_work_is_described_and_left_alone(
     assert kafkalog("groups", "delete", group).lines == [f"Deleted group {group}."]
     done = kafkalog("groups", "describe", group)
     assert done == (1, "", f"kafkalog: Group {group} does not exist. Check its name.\n")
+
+
+def test_a_name_that_a_terminal_would_obey_is_shown_by_numbers(
+    kafkalog: Callable[..., Done], topic: str, group: str
+) -> None:
+    name = f"{group}\x1b[2J\r\n\tforged state=Stable\x7f\x9b31m"
+    shown = f"{group}\\x1b[2J\\r\\n\\tforged state=Stable\\x7f\\x9b31m"
+    place = ["--topic", topic, "--to-latest", "--execute"]
+    done = kafkalog("groups", "reset", name, *place, "--format", "json")
+    assert {row["group"] for row in done.rows} == {name}
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", done.out) is None
+    assert f"{shown} state=Empty type=classic" in kafkalog("groups", "list").lines
+    head, *_ = kafkalog("groups", "describe", name).lines
+    assert head.startswith(f"{shown}  state=Empty ")
+    assert kafkalog("groups", "delete", name).lines == [f"Deleted group {shown}."]
+    done = kafkalog("groups", "describe", name)
+    assert done.code == 1
+    assert "\x1b" not in done.err
+    assert f"kafkalog: Group {group}\\x1b[2J\\r" in done.err
 
 
 @pytest.mark.parametrize(
