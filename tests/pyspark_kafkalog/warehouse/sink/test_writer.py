@@ -238,7 +238,12 @@ def test_a_query_does_not_take_for_its_own_what_another_one_of_the_name_has_pass
     table.open().commit(PendingCommit(stage, "nightly", position, ranges, [], {}))
     query("b", [(0, 7), (0, 8)], at="elsewhere")
     query("c", [(0, 0), (0, 8), (0, 9)], at="elsewhere")
-    rows_there = [(0, 0), (0, 2), (1, 0), (0, 4), (2, 0), (0, 5), (1, 1), (0, 8), (0, 9)]
+    # A write in foreachBatch knows the query, and the place of its checkpoint where it is told.
+    task_context["sql.streaming.queryId"] = "d"
+    with pytest.raises(LoadConflictError, match=r"passed offset 9 of orders-0, up to 10"):
+        write(table, [(0, 9), (0, 10)])
+    write(table, [(0, 9), (0, 10)], checkpointLocation=str(tmp_path / "elsewhere"))
+    rows_there = [(0, 0), (0, 2), (1, 0), (0, 4), (2, 0), (0, 5), (1, 1), (0, 8), (0, 9), (0, 10)]
     assert table.rows() == Counter(b"nightly %d %d" % place for place in rows_there)
 
 
