@@ -19,6 +19,7 @@ SEND_HEADER = "send"
 # A client finds out soon that its broker is back.
 RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 READ_TIMEOUT_S = 60.0
+ROOM_S = 180.0
 
 
 def text(data: bytes | None) -> str | None:
@@ -61,14 +62,19 @@ class RecordedProducer:
         def delivered(error: KafkaError | None, message: Message) -> None:
             self._writer.end(operation, outcome_of(error), offset=message.offset())
 
-        self._producer.produce(
-            topic,
-            value.encode(),
-            key.encode(),
-            partition=index,
-            headers={SEND_HEADER: f"{self._writer.client}:{operation}".encode()},
-            on_delivery=delivered,
-        )
+        for _ in attempts("room among what is to be sent", ROOM_S):
+            try:
+                self._producer.produce(
+                    topic,
+                    value.encode(),
+                    key.encode(),
+                    partition=index,
+                    headers={SEND_HEADER: f"{self._writer.client}:{operation}".encode()},
+                    on_delivery=delivered,
+                )
+                break
+            except BufferError:  # the broker is away for long
+                self._producer.poll(0.1)
         self._producer.poll(0)
 
     def flush(self, timeout_s: float) -> None:
