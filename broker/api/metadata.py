@@ -8,9 +8,12 @@ said of it, librdkafka takes no brokers for all that there are, and may never fi
 """
 
 from kafka.errors import (
+    BrokerNotAvailableError,
     BrokerResponseError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    NotControllerError,
+    RequestTimedOutError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -35,6 +38,8 @@ from broker.cluster.metadata import (
 TOPIC_OPERATIONS = frozenset((3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = frozenset((5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: None = None
+_NO_CONTROLLER = (BrokerNotAvailableError, NotControllerError, RequestTimedOutError)
+"""Clients take these, said of a topic, for the end of it, or of themselves."""
 
 
 def handle(request: Request, context: MetadataContext) -> Outcome:
@@ -70,8 +75,9 @@ async def _create_and_answer(
             if number >= most_topics:  # the client asks again
                 raise UnknownTopicOrPartitionError()
             await _auto_create(name, context)
-        except TopicAlreadyExistsError:
-            # Another request creates it just now: the client asks again and finds it.
+        except (TopicAlreadyExistsError, *_NO_CONTROLLER):
+            # Another request creates it just now, or another controller is to come: the client
+            # asks again and finds it, or has it made.
             refused[name] = UnknownTopicOrPartitionError()
         except BrokerResponseError as error:
             refused[name] = error

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
+from kafka.errors import UnknownTopicOrPartitionError
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from tests.cluster.producing import Producing, check, read
 from tests.support.broker_child import BrokerChild, RawClient
@@ -87,6 +89,28 @@ def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster: 
     check(cluster, producing, "t", 3)
     # Followers are taken out for their lag after replica.lag.time.max.ms, which is 30 s.
     assert producing.longest_s < 25
+
+
+def test_a_topic_that_is_made_when_it_is_asked_for_waits_for_the_next_controller(
+    tmp_path: Path,
+) -> None:
+    """Of any other error than that it is not there, clients do not ask again."""
+    name = MetadataRequest.MetadataRequestTopic(name="new")
+    wanted = MetadataRequest(topics=[name], allow_auto_topic_creation=True)
+    told = []
+
+    def is_made(client: RawClient) -> bool:
+        (topic,) = client.call(wanted, MetadataResponse, 12).topics
+        told.append(topic.error_code)
+        return topic.error_code == 0
+
+    with Cluster(tmp_path, properties={"default.replication.factor": "2"}) as cluster:
+        controller = cluster.controller_id
+        cluster.kill(controller)
+        other = next(each for node_id, each in cluster.brokers.items() if node_id != controller)
+        with RawClient(other.host, other.port) as client:
+            wait_until(lambda: is_made(client), lambda: f"a topic; {told}", pause_s=0.1)
+    assert set(told) == {UnknownTopicOrPartitionError.errno, 0}
 
 
 @pytest.mark.slow
