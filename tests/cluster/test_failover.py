@@ -97,12 +97,12 @@ def test_a_topic_that_is_made_when_it_is_asked_for_waits_for_the_next_controller
     """Of any other error than that it is not there, clients do not ask again."""
     name = MetadataRequest.MetadataRequestTopic(name="new")
     wanted = MetadataRequest(topics=[name], allow_auto_topic_creation=True)
-    told = []
+    told: list[int] = []
 
     def is_made(client: RawClient) -> bool:
         (topic,) = client.call(wanted, MetadataResponse, 12).topics
         told.append(topic.error_code)
-        return topic.error_code == 0
+        return told[-1] == 0
 
     with Cluster(tmp_path, properties={"default.replication.factor": "2"}) as cluster:
         controller = cluster.controller_id
