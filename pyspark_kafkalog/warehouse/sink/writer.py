@@ -145,8 +145,8 @@ OPTIONS = (
 """All that a write takes, beside Spark's own and `kafka.*`; the documentation's table, too."""
 
 _BEGIN_ANEW = (
-    "read it from there (a stream with a new checkpoint, since the offsets in the old one mean "
-    "other records, too) and set the option failOnDataLoss of the write to false"
+    "read it from there (a stream with a new checkpoint in the place of the old one, in which "
+    "offsets mean other records, too) and set the option failOnDataLoss of the write to false"
 )
 _ANOTHER_NAME = (
     "What one query has passed counts as loaded for the others of its name, whatever it filtered: "
