@@ -379,6 +379,14 @@ def test_brokers(page: Page, servers: str) -> None:
     assert row[3].startswith("as Kafka 4.")
 
 
+def land(place: str, piece: OffsetRange) -> None:
+    """One commit of the load nightly."""
+    target = open_target(place)
+    stage = target.stage(row_schema())
+    files = write_rows(stage, "nightly", piece)
+    target.commit(PendingCommit(stage, "nightly", target.position("nightly"), [piece], files))
+
+
 def test_loads_have_their_commit_and_lag(
     servers: str,
     new_topic: Callable[..., str],
@@ -389,11 +397,8 @@ def test_loads_have_their_commit_and_lag(
     topic = new_topic(2)
     write(topic, *[(None, b"x")] * 10)
     write(topic, *[(None, b"x")] * 3, partition=1)
-    target = open_target(f"parquet:{tmp_path}/warehouse")
-    stage, piece = target.stage(row_schema()), OffsetRange(topic, 0, 0, 6)
-    files = write_rows(stage, "nightly", piece)
-    target.commit(PendingCommit(stage, "nightly", target.position("nightly"), [piece], files))
-    place = f"parquet:{tmp_path}/nowhere/that/is", str(target)
+    place = f"parquet:{tmp_path}/nowhere/that/is", f"parquet:{tmp_path}/warehouse"
+    land(place[1], OffsetRange(topic, 0, 0, 6))
     with serving(PageSettings(config(servers), place)) as page:
         answer = page.get("/loads")
         assert ">Loads</a>" in page.get("/").text
@@ -417,10 +422,7 @@ def test_loads_of_a_target_for_each_topic(
     broken = new_topic()
     for topic in topics:
         write(topic, (None, b"x"))
-        target = open_target(f"delta:{tmp_path}/{topic}")
-        stage, piece = target.stage(row_schema()), OffsetRange(topic, 0, 0, 1)
-        files = write_rows(stage, "nightly", piece)
-        target.commit(PendingCommit(stage, "nightly", target.position("nightly"), [piece], files))
+        land(f"delta:{tmp_path}/{topic}", OffsetRange(topic, 0, 0, 1))
     (tmp_path / broken / "_delta_log").mkdir(parents=True)
     (tmp_path / broken / "_delta_log" / f"{0:020}.json").write_text("nonsense")
     with serving(PageSettings(config(servers), (f"delta:{tmp_path}/{{topic}}",))) as page:
