@@ -10,9 +10,9 @@ but for values that commits carry.
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from kafka.structs import TopicPartition
@@ -41,6 +41,7 @@ NO_MARKS: Marks = {}
 Queries = Mapping[TopicPartition, int]
 NO_QUERIES: Queries = {}
 _DELETED = b"deleted\0"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +154,7 @@ class Position:
             elif now is not None and one == deleted(now):
                 there[topic] = now
         gone = self.topic_ids.keys() - there.keys()
-        return Position(
-            {each: n for each, n in self.offsets.items() if each.topic not in gone},
-            there,
-            {each: epoch for each, epoch in self.epochs.items() if each.topic not in gone},
-            {each: mark for each, mark in self.marks.items() if each.topic not in gone},
-            {each: query for each, query in self.queries.items() if each.topic not in gone},
-            {each: known for each, known in self.caught_up.items() if each.topic not in gone},
-        )
+        return self._of(lambda each: each.topic not in gone, there)
 
     def check_back(self, topics: Collection[str], name: str, ways_on: str) -> None:
         """Raises TopicRecreatedError for those of `topics` that load `name` was told to go on
@@ -178,15 +172,26 @@ class Position:
         topics = {piece.topic for piece in ranges}
         ids = {**self.topic_ids, **{t: one for t, one in topic_ids.items() if t in topics}}
         offsets = {
-            key: offset
-            for key, offset in self.offsets.items()
+            key
+            for key in self.offsets
             if _is_same(self.topic_ids.get(key.topic), ids.get(key.topic))
         }
-        epochs = {each: epoch for each, epoch in self.epochs.items() if each in offsets}
-        marks = {each: mark for each, mark in self.marks.items() if each in offsets}
-        queries = {each: query for each, query in self.queries.items() if each in offsets}
-        caught_up = {each: known for each, known in self.caught_up.items() if each in offsets}
-        return Position(offsets, ids, epochs, marks, queries, caught_up)
+        return self._of(offsets.__contains__, ids)
+
+    def _of(self, holds: Callable[[TopicPartition], bool], topic_ids: TopicIds) -> "Position":
+        """All that is known of the partitions of which `holds` is true, with these ids."""
+
+        def only(known: Mapping[TopicPartition, _T]) -> dict[TopicPartition, _T]:
+            return {each: one for each, one in known.items() if holds(each)}
+
+        return Position(
+            only(self.offsets),
+            topic_ids,
+            only(self.epochs),
+            only(self.marks),
+            only(self.queries),
+            only(self.caught_up),
+        )
 
 
 NOWHERE = Position({}, NO_IDS)

@@ -16,7 +16,6 @@ are all that is left. That is in doubt where two things come together:
 The tasks of an upsert report the holes; the driver judges them before the commit.
 """
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.admin import topic_property
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.source.offsets import describe, report_data_loss
+from pyspark_kafkalog.warehouse.commit import now_ms
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.source.options import SourceOptions
@@ -43,14 +43,13 @@ def report_lost_tombstones(
     `holes` are the partitions that have some, each with the time before, in us."""
     if not holes:
         return
-    now_ms = time.time_ns() // 1_000_000
     with Cluster(source.client, fails_fast=True) as cluster:
         for topic in sorted({each.topic for each in holes}):
             policy = topic_property(cluster, topic, "cleanup.policy")
             if policy is not None and "compact" not in policy:
                 continue
             kept_ms = int(topic_property(cluster, topic, "delete.retention.ms") or _KEPT_MS)
-            gone_ms, ahead_ms = now_ms - kept_ms, _most_ms_ahead(cluster, topic)
+            gone_ms, ahead_ms = now_ms() - kept_ms, _most_ms_ahead(cluster, topic)
             lost = [
                 each
                 for each, time_us in holes.items()

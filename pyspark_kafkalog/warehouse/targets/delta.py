@@ -308,22 +308,18 @@ class DeltaTarget:
         Raises TargetError where that is lost, or the table was restored to before it."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
-        epochs = {}
-        marks = {}
-        queries = {}
+        kinds: dict[str, dict[TopicPartition, int]] = {_EPOCH: {}, _MARK: {}, _QUERY: {}}
         versions = self._versions(table, name)
         for (topic, rest), version in versions.items():
             if rest.isdecimal():
                 offsets[TopicPartition(topic, int(rest))] = version
-            elif version != _DROPPED and rest.startswith(_EPOCH):
-                epochs[TopicPartition(topic, int(rest.removeprefix(_EPOCH)))] = version
-            elif version != _DROPPED and rest.startswith(_MARK):
-                marks[TopicPartition(topic, int(rest.removeprefix(_MARK)))] = version
-            elif version != _DROPPED and rest.startswith(_QUERY):
-                queries[TopicPartition(topic, int(rest.removeprefix(_QUERY)))] = version
             elif version != _DROPPED:
-                found = version, UUID(rest.removeprefix(_ID))
-                newest[topic] = max(newest.get(topic, found), found)
+                kind, colon, of_kind = rest.partition(":")
+                if kind + colon == _ID:
+                    found = version, UUID(of_kind)
+                    newest[topic] = max(newest.get(topic, found), found)
+                else:
+                    kinds[kind + colon][TopicPartition(topic, int(of_kind))] = version
         if self._is_lost(table, name, versions, seen_version):
             raise TargetError(
                 f"the log of the Delta table {self.place} does not hold all offsets of load "
@@ -334,7 +330,7 @@ class DeltaTarget:
             )
         self._refuse_restored(table, name, _without_dropped(offsets), seen_version)
         ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
-        return Position(offsets, ids, epochs, marks, queries)
+        return Position(offsets, ids, kinds[_EPOCH], kinds[_MARK], kinds[_QUERY])
 
     def _refuse_restored(
         self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None

@@ -509,12 +509,14 @@ def _properties_of(table: Table, name: str, position: Position) -> dict[str, str
     properties = {_offsets_property(name): json.dumps(to_json(position.offsets))}
     if position.topic_ids:
         properties[_ids_property(name)] = json.dumps(ids_to_json(position.topic_ids))
-    if position.epochs or _epochs_property(name) in table.metadata.properties:
-        properties[_epochs_property(name)] = json.dumps(to_json(position.epochs))
-    if position.marks or _marks_property(name) in table.metadata.properties:
-        properties[_marks_property(name)] = json.dumps(to_json(position.marks))
-    if position.queries or _queries_property(name) in table.metadata.properties:
-        properties[_queries_property(name)] = json.dumps(to_json(position.queries))
+    of_partitions = {
+        _epochs_property(name): position.epochs,
+        _marks_property(name): position.marks,
+        _queries_property(name): position.queries,
+    }
+    for of_name, known in of_partitions.items():
+        if known or of_name in table.metadata.properties:
+            properties[of_name] = json.dumps(to_json(known))
     return properties
 
 

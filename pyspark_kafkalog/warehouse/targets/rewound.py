@@ -10,7 +10,7 @@ Values and rules for all kinds of targets; reads and writes nothing.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -64,15 +64,12 @@ class Rewind:
             if offset < known[each]
         )
         moved = {piece.topic_partition for piece in ranges}
-        position = Position(
-            {**current.offsets, **places},
-            current.topic_ids,
-            # Of a later offset they hold for the earlier ones, too; a mark is of one offset.
-            current.epochs,
-            {each: mark for each, mark in current.marks.items() if each not in moved},
-            current.queries,
-            # What is passed once more was applied, tombstones too.
-            current.caught_up,
+        # Epochs of a later offset hold for the earlier ones, too; a mark is of one offset. What is
+        # passed once more by an upsert was applied, tombstones too.
+        position = replace(
+            current,
+            offsets={**current.offsets, **places},
+            marks={each: mark for each, mark in current.marks.items() if each not in moved},
         )
         return StepBack(position, places, {each: known[each] for each in places}, ranges)
 
