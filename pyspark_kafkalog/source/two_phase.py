@@ -139,8 +139,8 @@ class _Outcomes:
         return not (self.aborted or self.unknown)
 
     def all_gone(self, decision: Decision) -> bool:
-        """Whether nothing of what was decided is to be seen: as if there were no decision."""
-        return not (self.committed or self.unknown or decision.settled)
+        """Whether nothing is to be seen of rows that were decided: as if there were no decision."""
+        return bool(self.aborted) and not (self.committed or self.unknown or decision.settled)
 
 
 class TransactionalWrites:
@@ -222,6 +222,7 @@ class TransactionalWrites:
             newest = self._known(log)
             wanted, settled = tuple(written), tuple[str, ...]()
             is_replaced = False
+            is_next = batch != NO_BATCH and (newest is None or newest.batch < batch)
             if newest is not None:
                 if owner:
                     self._check_owner(newest, owner)
@@ -235,8 +236,9 @@ class TransactionalWrites:
                 transactions.end_all(unwanted, commit=False)
             if lead is None:
                 return
-            # What is left of a decision would be missed for ever, where no rows replace it.
-            if wanted or is_replaced:
+            # What is left of a decision would be missed for ever, where no rows replace it. And a
+            # copy of the checkpoint may give the number of a micro-batch without rows to others.
+            if wanted or is_replaced or is_next:
                 self._check_open(transactions, lead, wanted)
                 record_count = sum(transaction.record_count for transaction in written)
                 decision = Decision(owner, batch, wanted, record_count, settled, planned)

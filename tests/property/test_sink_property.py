@@ -220,10 +220,11 @@ class SinkMachine(RuleBasedStateMachine):
     def put_checkpoint(self, copy: Path | None) -> None:
         checkpoint = self.query.checkpoint
         if checkpoint.exists():
-            if self.newest_copy is None:
-                self.newest_copy = self.directory / f"newest-{uuid.uuid4().hex}"
-                shutil.copytree(checkpoint, self.newest_copy)
-            shutil.rmtree(checkpoint)
+            # It may come back, too: a copy and what it was taken of are both at work.
+            kept = self.directory / f"newest-{uuid.uuid4().hex}"
+            checkpoint.rename(kept)
+            self.copies.append(kept)
+            self.newest_copy = self.newest_copy or kept
         if copy is not None:
             shutil.copytree(copy, checkpoint)
         if self.decided is None:
