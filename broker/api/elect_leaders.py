@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), versions 0-2: preferred leaders lead again, or anybody who is there does.
 
-Asked of the controller. The answer comes when this broker's clients are told. Left out: the
-request's timeout.
+Asked of the controller. The answer comes when this broker's clients are told, or when the request's
+timeout is over: REQUEST_TIMED_OUT for each partition that was named, and the elections go on.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ from kafka.errors import (
     BrokerResponseError,
     ElectionNotNeededError,
     InvalidRequestError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.admin import ElectLeadersRequest, ElectLeadersResponse
 from kafka.structs import TopicPartition
 
 from broker.api.contexts import ControllerContext
+from broker.api.deadline import Deadline
 from broker.api.errors import code_of, wire_error
 from broker.api.request import Api, Request
 from broker.api.response import Response
@@ -39,7 +41,11 @@ async def handle(request: Request, context: ControllerContext) -> Response:
     outcomes: Mapping[TopicPartition, BrokerResponseError | None]
     try:
         kind = _kind(wanted.election_type if request.version >= 1 else Election.PREFERRED.value)
-        outcomes = await context.controller.leaders.elect(kind, named)
+        electing = context.controller.leaders.elect(kind, named)
+        outcomes = await Deadline(wanted.timeout_ms).wait_for(electing)
+    except RequestTimedOutError as error:
+        refusal = None if named else error  # of all partitions nobody knows yet which it is about
+        outcomes = dict.fromkeys(named or (), error)
     except BrokerResponseError as error:
         refusal = error
         outcomes = dict.fromkeys(named or (), error)

@@ -1,5 +1,5 @@
-"""Topics are deleted, and given more partitions, by what the controller knows: another broker may
-have heard of none yet, and to a client that asks again that says that they are gone."""
+"""What clients ask of topics and leaders is done by what the controller knows: another broker may
+have heard of no topic yet, and to a client that asks again that says that they are gone."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,9 +14,10 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    ElectLeadersRequest,
 )
 
-from broker.api import create_partitions, create_topics, delete_topics
+from broker.api import create_partitions, create_topics, delete_topics, elect_leaders
 from broker.cluster.cache import MetadataCache
 from broker.cluster.metadata import BrokerNode
 from broker.config.broker import BrokerConfig
@@ -68,6 +69,39 @@ async def grow(cluster: ScriptedCluster, name: str, count: int, timeout_ms: int 
     request = request_of(37, 3, wanted.encode(version=3))
     (grown,) = (await create_partitions.handle(request, context(cluster))).results
     return grown.error_code
+
+
+async def elect(cluster: ScriptedCluster, timeout_ms: int, *, names_it: bool = True) -> list[Any]:
+    """Of the whole, and of each partition."""
+    topic_class = ElectLeadersRequest.TopicPartitions
+    topics = [topic_class(topic="t", partitions=[0])] if names_it else None
+    wanted = ElectLeadersRequest(election_type=0, topic_partitions=topics, timeout_ms=timeout_ms)
+    answer = await elect_leaders.handle(
+        request_of(43, 2, wanted.encode(version=2)), context(cluster)
+    )
+    results = [each for topic in answer.replica_election_results for each in topic.partition_result]
+    return [answer.error_code, *(each.error_code for each in results)]
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+@pytest.mark.parametrize("timeout_ms", [0, 50])
+def test_a_client_waits_for_an_election_as_long_as_it_has_said(
+    cluster: ScriptedCluster, timeout_ms: int, names_it: bool
+) -> None:
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.lose(1)
+        await cluster.find(1)
+        await cluster.in_sync(2, 1)
+        cluster.silent = {1, 2, 3, 4, 5}
+        late = RequestTimedOutError.errno
+        told = await elect(cluster, timeout_ms, names_it=names_it)
+        assert told == ([0, late] if names_it else [late])
+        await cluster.wait(lambda: cluster.state().leader == 1)
+        cluster.answer_all()
+        await cluster.controller.finish_changes()
+
+    asyncio.run(scenario())
 
 
 def test_who_is_no_controller_says_so(cluster: ScriptedCluster) -> None:
