@@ -85,6 +85,7 @@ from broker.network.server import NetworkServer, SocketOptions
 from broker.replica.fetchers import Fetcher, ReplicaFetchers
 from broker.replica.isr import ReplicaHost
 from broker.replica.manager import ReplicaManager
+from broker.replica.other_logs import OtherLogs
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from broker.replica.throttle import Throttles
@@ -252,6 +253,7 @@ class BrokerServer:
             self._fetchers,
             self._run_blocking,
             self._coordinators,
+            OtherLogs(self._logs, self._records),
         )
         apis = self._apis()
         self._dispatcher = Dispatcher(apis, self._api_contexts(apis), self._loop)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from kafka.errors import (
     InconsistentClusterIdError,
@@ -70,6 +71,14 @@ class StoredCluster:
     topics: list[TopicMetadata]
     written: dict[TopicPartition, int]
     deleted_topics: list[str]
+
+
+class TopicMade(NamedTuple):
+    """Of the topic that has a name now: its id, and when it was made, by the store's clock (0 where
+    that keeps no times)."""
+
+    topic_id: UUID
+    made_ms: int
 
 
 class MetadataRecords:
@@ -240,6 +249,14 @@ class MetadataRecords:
     def topics(self, names: Iterable[str]) -> list[TopicMetadata]:
         """Those of them that are there."""
         return self._topics(names, {})
+
+    def topic_made(self, name: str) -> TopicMade | None:
+        """None where there is no such topic, or its node is nonsense."""
+        try:
+            node = self._store.get(znodes.topic(name))
+            return TopicMade(_topic_in(name, node).topic_id, node.made_ms)
+        except (NoNodeError, NonsenseError):
+            return None
 
     def _topics(
         self, names: Iterable[str], written: dict[TopicPartition, int]

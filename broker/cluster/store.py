@@ -13,7 +13,7 @@ from the event loop. Values are bytes (JSON in Kafka's own layout, see znodes.py
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 ANY_VERSION = -1
@@ -65,12 +65,14 @@ class SessionExpiredError(StoreConnectionError):
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node's value, how often it was set (0 after creation), and by which transactions it was
-    made and last set: the first is the broker's epoch, of a broker's registration."""
+    made and last set: the first is the broker's epoch, of a broker's registration. `made_ms`: when,
+    by the store's clock; 0 where it keeps no times."""
 
     value: bytes
     version: int
     czxid: int
     mzxid: int
+    made_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,7 +332,7 @@ class ZooKeeperStore:
 
 
 def _node(value: bytes, stat: Any) -> Node:
-    return Node(value, stat.version, stat.czxid, stat.mzxid)
+    return Node(value, stat.version, stat.czxid, stat.mzxid, stat.ctime)
 
 
 def _node_of(answer: tuple[bytes | None, Any]) -> Node:

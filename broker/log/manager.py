@@ -1,7 +1,7 @@
 """LogManager: all logs of a broker, in its data directories.
 
 In a data directory lie, beside one directory for each log (`<topic>-<partition>`; one that ends in
-`-delete` is on its way out):
+`-delete` is on its way out, one that ends in `-stray` is no topic's any more, and stays):
 
     .lock                               held while a broker runs here
     .kafka_cleanshutdown                there after a clean stop: logs open without being read
@@ -61,8 +61,8 @@ from broker.log.files import DiskFiles, Files
 from broker.log.log import Log
 from broker.log.maintenance import LogMaintenance, MaintenanceTask
 from broker.log.meta_properties import claim, new_id, read_cluster_id
-from broker.log.names import DELETED_LOG_SUFFIX
-from broker.log.partition_metadata import read_topic_id, write_topic_id
+from broker.log.names import DELETED_LOG_SUFFIX, STRAY_LOG_SUFFIX
+from broker.log.partition_metadata import read_topic_id, topic_id_written_ms, write_topic_id
 from pyspark_kafkalog.protocol.uuid_text import encode_uuid
 
 _log = logging.getLogger(__name__)
@@ -305,6 +305,11 @@ class LogManager:
         log = self._logs[topic_partition]
         return read_topic_id(log.directory, self._files)
 
+    def made_ms(self, topic_partition: TopicPartition) -> int:
+        """When the log that is here was made, by this machine's clock; never before that. Raises
+        OSError."""
+        return topic_id_written_ms(self._logs[topic_partition].directory, self._files)
+
     def check_topic_id(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """Raises InconsistentTopicIdError where the log is another topic's, of the same name; and
         OSError. One that does not say whose it is, is that topic's from now on."""
@@ -317,7 +322,7 @@ class LogManager:
         elif found != topic_id:
             raise InconsistentTopicIdError(
                 f"{log.directory} is of another topic of that name, {encode_uuid(found)}: it is "
-                "kept until it is moved away, with the broker stopped, or the topic is deleted"
+                "kept until it is moved away, with the broker stopped"
             )
 
     def create(
@@ -414,6 +419,17 @@ class LogManager:
 
         Raises OSError where the disk refuses: the log is offline then, and not deleted.
         """
+        self._take_away(topic_partition, DELETED_LOG_SUFFIX)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """As `delete`, but its files stay, in a directory that no topic has. Raises OSError and
+        KafkaStorageError."""
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            log.flush()
+        self._take_away(topic_partition, STRAY_LOG_SUFFIX)
+
+    def _take_away(self, topic_partition: TopicPartition, suffix: str) -> None:
         with self._lock:
             log = self._logs.get(topic_partition)
             owner = log or self._offline.get(topic_partition)
@@ -427,7 +443,7 @@ class LogManager:
             self._departed.add(topic_partition)
             self.cleaner.abort(topic_partition)
             try:
-                self._put_into_trash(topic_partition, owner)
+                self._rename_away(topic_partition, owner, suffix)
             except OSError:
                 # Else it would be as good as deleted when that is asked for again.
                 if log is not None:
@@ -557,6 +573,8 @@ class LogManager:
         for name in names:
             if name.endswith(DELETED_LOG_SUFFIX):
                 self._files.remove_tree(directory / name)
+            elif name.endswith(STRAY_LOG_SUFFIX):
+                _log.warning("log.stray dir=%s", directory / name)
             elif (topic_partition := parse_directory_name(name)) is not None:
                 found[topic_partition] = directory / name
         self._departed -= found.keys()
@@ -691,18 +709,23 @@ class LogManager:
         if self._on_failed is not None:
             self._on_failed()
 
-    def _put_into_trash(self, topic_partition: TopicPartition, owner: Log | _OfflineLog) -> None:
+    def _rename_away(
+        self, topic_partition: TopicPartition, owner: Log | _OfflineLog, suffix: str
+    ) -> None:
         directory = owner.directory
-        mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{DELETED_LOG_SUFFIX}"
-        trash = directory.with_name(topic_partition.topic[: 255 - len(mark)] + mark)
+        mark = f"-{topic_partition.partition}.{uuid.uuid4().hex}{suffix}"
+        renamed = directory.with_name(topic_partition.topic[: 255 - len(mark)] + mark)
         if isinstance(owner, Log):
-            owner.retire(trash)
+            owner.retire(renamed)
         else:
-            self._files.rename(directory, trash)
+            self._files.rename(directory, renamed)
         self._files.sync_directory(directory.parent)
+        if suffix == STRAY_LOG_SUFFIX:
+            _log.warning("log.set_aside dir=%s renamed=%s", directory, renamed.name)
+            return
         delay_ms = self._log_config(topic_partition.topic).file_delete_delay_ms
-        self._trash.add(trash, self._clock(), delay_ms)
-        _log.info("log.deleted dir=%s renamed=%s", directory, trash.name)
+        self._trash.add(renamed, self._clock(), delay_ms)
+        _log.info("log.deleted dir=%s renamed=%s", directory, renamed.name)
 
     def _log_config(self, topic: str) -> LogConfig:
         return self._config.log_config(self._topic_overrides(topic))

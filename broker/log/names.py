@@ -19,6 +19,8 @@ SWAP_SUFFIX: Final = ".swap"
 DELETED_SUFFIX: Final = ".deleted"
 DELETED_LOG_SUFFIX: Final = "-delete"
 """Of a whole log's directory that is to be removed."""
+STRAY_LOG_SUFFIX: Final = "-stray"
+"""Of one that no topic has, and nobody removes."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:

@@ -26,3 +26,8 @@ def read_topic_id(directory: Path, files: Files) -> uuid.UUID | None:
 def write_topic_id(directory: Path, topic_id: uuid.UUID, files: Files) -> None:
     text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
     files.replace(directory / FILE_NAME, text.encode())
+
+
+def topic_id_written_ms(directory: Path, files: Files) -> int:
+    """When. A copy may be younger than what it is a copy of. Raises OSError."""
+    return files.modified_ms(directory / FILE_NAME)

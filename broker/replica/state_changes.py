@@ -4,8 +4,9 @@ Owns: the order of that: one request after the other, each partition by itself, 
 they are served and given up only after; nothing is led that is still fetched, and nothing fetched
 that is still led. A request of a controller of the past is refused, as is one that was meant for
 this broker before it registered anew, or that a controller sent by a connection before the one that
-it has now. The log of a topic is given up by StopReplica alone: where one of another topic of that
-name is to be led or followed, it is INCONSISTENT_TOPIC_ID, as in Apache Kafka.
+it has now. The log of a topic is given up by StopReplica alone. Where one of another topic of that
+name is to be led or followed, it is INCONSISTENT_TOPIC_ID, as in Apache Kafka, or set aside if that
+topic is known to be gone (`other_logs`).
 Called by: the event loop's thread; what blocks runs in the one metadata thread (`run_blocking`).
 """
 
@@ -41,6 +42,7 @@ from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.metadata import INTERNAL_TOPICS, BrokerNode, PartitionMetadata
 from broker.replica.fetchers import ReplicaFetchers
 from broker.replica.manager import ReplicaManager
+from broker.replica.other_logs import OtherLogs
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class StateChanges:
         fetchers: ReplicaFetchers,
         run_blocking: RunBlocking,
         coordinators: Coordinators,
+        other_logs: OtherLogs,
     ) -> None:
         self.broker_epoch = 0
         """Of this broker's registration."""
@@ -94,6 +97,7 @@ class StateChanges:
         self._fetchers = fetchers
         self._run_blocking = run_blocking
         self._coordinators = coordinators
+        self._other_logs = other_logs
         self._newly_led: dict[TopicPartition, int] = {}
         """Leader epochs of partitions whose coordinator does not know yet."""
         self._controller_epoch = 0
@@ -162,11 +166,13 @@ class StateChanges:
         await self._fetchers.remove(changed.keys())
         for some in _batches(changed):
             failures |= await self._run_blocking(partial(self._make_logs, request, some))
+        await self._make_place(request, changed, failures)
         leaders = {leader.node_id: leader for leader in request.leaders}
         for at, (topic_partition, state) in enumerate(changed.items(), 1):
             if not at % _AT_ONCE:
                 await asyncio.sleep(0)
             if (error := failures.get(topic_partition)) is not None:
+                _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
                 # Of another topic of that name nothing was said.
                 if not isinstance(error, InconsistentTopicIdError):
                     self._replicas.stop(topic_partition)
@@ -185,8 +191,12 @@ class StateChanges:
         """What a broker hears first after it has registered is about all that it keeps. What it
         kept before, others may keep instead, and nobody who was told to stop it could reach it."""
         others = self._replicas.high_watermarks().keys() - partitions.keys()
-        await self._fetchers.remove(others)
-        for topic_partition in others:
+        await self._stop_serving(others)
+
+    async def _stop_serving(self, places: Collection[TopicPartition]) -> None:
+        """Their logs stay."""
+        await self._fetchers.remove(places)
+        for topic_partition in places:
             _log.info("replica.stopped topic=%r partition=%d", *topic_partition)
             self._replicas.stop(topic_partition)
             self._resign(topic_partition)
@@ -243,10 +253,47 @@ class StateChanges:
     def _make_logs(self, request: LeaderAndIsr, some: Collection[TopicPartition]) -> Failures:
         """Makes those that are missing, by their topics' configs. Blocks."""
         topic_ids = {each: request.topic_ids[each.topic] for each in some}
-        failures = self._replicas.make_logs(topic_ids, request.created)
-        for topic_partition, error in failures.items():
-            _log.error("log.not_made topic=%r partition=%d reason=%r", *topic_partition, error)
-        return failures
+        return self._replicas.make_logs(topic_ids, request.created)
+
+    async def _make_place(
+        self,
+        request: LeaderAndIsr,
+        changed: dict[TopicPartition, PartitionMetadata],
+        failures: dict[TopicPartition, BrokerResponseError],
+    ) -> None:
+        """For logs of topics that were made after those that are here. Not for what this broker is
+        to lead, and others may have kept before: with an empty log it would have them cut theirs.
+        """
+        others = {
+            place: request.topic_ids[place.topic]
+            for place, error in failures.items()
+            if isinstance(error, InconsistentTopicIdError)
+            if place in request.created or request.partitions[place].leader != self._node_id
+        }
+        if not others:
+            return
+        older = await self._run_blocking(partial(self._other_logs.older_than, others))
+        await self._stop_serving(older)
+        made = await self._run_blocking(partial(self._make_logs_anew, request, older))
+        for place in older:
+            failures.pop(place)
+            changed[place] = request.partitions[place]
+        failures |= made
+
+    def _make_logs_anew(
+        self, request: LeaderAndIsr, older: Collection[TopicPartition]
+    ) -> dict[TopicPartition, BrokerResponseError]:
+        """Beside those of topics that are gone. Blocks."""
+        failures: dict[TopicPartition, BrokerResponseError] = {}
+        for topic in {place.topic for place in older}:
+            self._topic_configs.refresh(topic)
+        for place in older:
+            try:
+                self._other_logs.set_aside(place)
+            except (OSError, KafkaStorageError) as error:
+                failures[place] = KafkaStorageError(str(error))
+        left = [place for place in older if place not in failures]
+        return failures | dict(self._make_logs(request, left))
 
     async def _stop(self, request: StopReplica) -> Failures:
         failures: dict[TopicPartition, BrokerResponseError] = {}
@@ -272,11 +319,15 @@ class StateChanges:
         return failures
 
     def _delete_logs(self, going: Collection[TopicPartition]) -> Failures:
-        """Blocks."""
+        """Those of the topics that are there now. Blocks."""
         failures: dict[TopicPartition, BrokerResponseError] = {}
+        others = self._other_logs.of(going)
         for topic_partition in going:
             try:
-                self._replicas.delete_log(topic_partition)
+                if topic_partition in others:
+                    self._other_logs.set_aside(topic_partition)
+                else:
+                    self._replicas.delete_log(topic_partition)
             except (OSError, KafkaStorageError) as error:
                 failures[topic_partition] = KafkaStorageError(str(error))
         return failures

@@ -1,5 +1,5 @@
-"""A broker that comes back with the log of a topic that was deleted while it had another directory,
-and made anew: nothing of that log is served or replicated, nor is it lost."""
+"""A broker that comes back with the log of a topic that was deleted meanwhile, and made anew:
+nothing of that log is served or replicated, nor is it lost."""
 
 import shutil
 from contextlib import suppress
@@ -56,6 +56,39 @@ def test_what_comes_back_with_the_log_of_another_topic_gives_and_takes_nothing(
         check(cluster, producing, "t")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param(set(), id="ours"),
+        pytest.param({1}, id="Kafka's controller", marks=[pytest.mark.interop, pytest.mark.long]),
+    ],
+)
+def test_what_has_moved_away_from_a_broker_that_was_down_is_in_no_topics_way(
+    tmp_path: Path, kafka: set[int]
+) -> None:
+    """Nobody could tell it to delete its log; the topic that is made anew gets one of its own."""
+    if kafka:
+        require_kafka_with_zookeeper()
+    with Cluster(tmp_path, kafka=kafka) as cluster:
+        cluster.create_topic("t")
+        with Producing(cluster, "t") as producing:
+            producing.wait_for(100)
+        cluster.wait_in_sync("t")
+        cluster.stop(BACK)
+        old = cluster.log_bytes(BACK, "t")
+        cluster.move({("t", 0): [1, 2]})
+        cluster.wait_moved()
+        cluster.delete_topic("t")
+        cluster.start(BACK)
+        wait_until(lambda: is_created(cluster), "it is made anew", pause_s=0.1)
+        with Producing(cluster, "t") as producing:
+            producing.wait_for()
+        check(cluster, producing, "t")
+        (stray,) = cluster.data_dir(BACK).glob("t-0.*-stray")
+        assert b"".join(path.read_bytes() for path in sorted(stray.glob("*.log"))) == old
+
+
 def old_log_comes_back(cluster: Cluster, kept: Path) -> bytes:
     """Of a topic of the same name, longer and with more leader epochs than the one that is there
     now."""
@@ -73,7 +106,8 @@ def old_log_comes_back(cluster: Cluster, kept: Path) -> bytes:
     cluster.wait_in_sync("t")
     cluster.stop(BACK)
     shutil.rmtree(log)
-    shutil.copytree(kept, log)
+    # By its times it might be the one that counts.
+    shutil.copytree(kept, log, copy_function=shutil.copy)
     old = cluster.log_bytes(BACK, "t")
     cluster.start(BACK)
     return old

@@ -36,6 +36,7 @@ from broker.log.clock import system_clock_ms
 from broker.log.files import Files
 from broker.log.manager import LogManager
 from broker.log.partition_metadata import write_topic_id
+from broker.replica.other_logs import OtherLogs
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
 from tests.support.coordinators import ToldCoordinators
@@ -77,6 +78,7 @@ class World:
             no_fetchers(),
             self.run_blocking,
             self.coordinators,
+            OtherLogs(self.logs, self.records),
         )
         state_changes.registered(0)
         self.controller = Controller(

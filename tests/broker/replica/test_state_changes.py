@@ -1,10 +1,13 @@
 """What a broker does when a controller tells it to."""
 
 import asyncio
+import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from kafka.errors import (
@@ -25,11 +28,12 @@ from broker.cluster.control import LeaderAndIsr, Stamp, StoppedReplica, StopRepl
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
 from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
-from broker.cluster.records import MetadataRecords
+from broker.cluster.records import MetadataRecords, TopicMade
 from broker.cluster.store import StoreConnectionError
 from broker.config.broker import BrokerConfig
 from broker.log.manager import LogManager
 from broker.replica.delayed import DelayedFetch
+from broker.replica.other_logs import OtherLogs
 from broker.replica.partition import Isolation
 from broker.replica.purgatory import Purgatory
 from broker.replica.state_changes import StateChanges
@@ -54,7 +58,7 @@ class Broker:
 
     def __init__(self, directory: Path) -> None:
         self.store = LocalStore(directory)
-        records = MetadataRecords(self.store)
+        records = self.records = MetadataRecords(self.store)
         records.prepare()
         records.become_controller(1)
         records.create_topic(TOPIC, {})
@@ -72,7 +76,14 @@ class Broker:
         self.coordinators = ToldCoordinators()
         self.configs, self.fetchers = configs, no_fetchers()
         self._changes = StateChanges(
-            1, self.metadata, configs, self.replicas, self.fetchers, at_once, self.coordinators
+            1,
+            self.metadata,
+            configs,
+            self.replicas,
+            self.fetchers,
+            at_once,
+            self.coordinators,
+            OtherLogs(self.logs, records),
         )
         self.registered = self._changes.registered
         self.session_lost = self._changes.session_lost
@@ -265,6 +276,74 @@ def test_a_log_that_does_not_say_whose_it_is_is_the_first_topics_that_has_its_na
     assert broker.logs.topic_id(place) == ANEW.topic_id
     broker.replicas.stop(place)
     assert is_of_another_topic(broker.lead(5, {place: STATES[place]}))
+
+
+LATER_MS, BEFORE_MS = (int(time.time() * 1000) + sign * 86_400_000 for sign in (1, -1))
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+@pytest.mark.parametrize(
+    ("made_ms", "leader", "created", "makes_place"),
+    [
+        (LATER_MS, 1, True, True),
+        (LATER_MS, 2, False, True),
+        (LATER_MS, 1, False, False),
+        (BEFORE_MS, 2, True, False),
+    ],
+    ids=["to lead a new one", "to follow", "to lead what others had", "of an older topic"],
+)
+def test_the_log_of_a_topic_that_was_deleted_makes_place(
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    made_ms: int,
+    leader: int,
+    created: bool,
+    makes_place: bool,
+    is_served: bool,
+) -> None:
+    """As where its replica moved to others while this broker was down, and the topic was made anew
+    since. The log stays, under another name."""
+    place = PLACES[0]
+    if is_served:
+        broker.lead(5, {place: STATES[place]})
+    else:
+        broker.logs.create(place, TOPIC.topic_id)
+    log = broker.logs.all_logs()[place]
+    log.append(batch(), 7)
+    monkeypatch.setattr(
+        broker.records, "topic_made", lambda name: TopicMade(ANEW.topic_id, made_ms)
+    )
+    state = replace(ANEW.partitions[0], replicas=(1, 2), leader=leader)
+    new = frozenset((place,) if created else ())
+    asked = LeaderAndIsr(Stamp(1, 5, 1), {place: state}, {"t": ANEW.topic_id}, new, [])
+    failures = broker.obey(asked)
+    assert is_of_another_topic(failures) != makes_place
+    assert (broker.logs.topic_id(place) == ANEW.topic_id) == makes_place
+    assert log.log_end_offset == 1
+    assert log.directory.is_dir()
+    assert (re.fullmatch(r"t-0\.[0-9a-f]{32}-stray", log.directory.name) is None) != makes_place
+    if makes_place:
+        kept = broker.replicas.kept(place)
+        assert kept is not None
+        assert kept.is_led == (leader == 1)
+        assert (kept.topic_id, kept.log.log_end_offset) == (ANEW.topic_id, 0)
+        assert broker.obey(asked) == {}
+        assert broker.replicas.kept(place) is kept
+
+
+def test_the_log_of_another_topic_is_not_deleted_with_the_one_that_has_its_name(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever says so: StopReplica names no topic id."""
+    log = broker.logs.create(PLACES[0], uuid4())
+    log.append(batch(), 7)
+    unknown = broker.logs.create(PLACES[1], None)
+    going = dict.fromkeys(PLACES, StoppedReplica(-2, delete=True))
+    assert broker.obey(StopReplica(Stamp(1, 5, 1), going)) == {}
+    assert broker.logs.all_logs() == {}
+    assert log.directory.name.endswith("-stray")
+    assert log.directory.is_dir()
+    assert unknown.directory.name.endswith("-delete")
 
 
 @pytest.mark.parametrize("request_at", REQUESTS.values(), ids=REQUESTS.keys())
