@@ -154,7 +154,7 @@ class StateChanges:
                 return await self._lead_and_follow(request)
             if isinstance(request, StopReplica):
                 return await self._stop(request)
-            return self._update_metadata(request)
+            return await self._update_metadata(request)
 
     async def _lead_and_follow(self, request: LeaderAndIsr) -> Failures:
         failures: dict[TopicPartition, BrokerResponseError] = {}
@@ -332,7 +332,8 @@ class StateChanges:
                 failures[topic_partition] = KafkaStorageError(str(error))
         return failures
 
-    def _update_metadata(self, request: UpdateMetadata) -> Failures:
+    async def _update_metadata(self, request: UpdateMetadata) -> Failures:
+        await self._stop_serving(self._kept_by_others(request))
         for name in self._metadata.update(request):
             self._coordinators.topic_deleted(name)
             topic_partitions = (each for each in request.partitions if each.topic == name)
@@ -345,6 +346,18 @@ class StateChanges:
             self._coordinators.lead(topic_partition, leader_epoch)
         self.has_heard.set()
         return {}
+
+    def _kept_by_others(self, request: UpdateMetadata) -> list[TopicPartition]:
+        """What has moved away while this broker was not there to be stopped. Of a broker that keeps
+        nothing any more a controller has nothing else to tell."""
+        return [
+            place
+            for place, state in request.partitions.items()
+            if (kept := self._replicas.kept(place)) is not None
+            and kept.topic_id == request.topic_ids[place.topic]
+            and state.leader_epoch >= kept.leader_epoch
+            and self._node_id not in state.replicas
+        ]
 
 
 def _batches(places: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:

@@ -346,6 +346,19 @@ def test_the_log_of_another_topic_is_not_deleted_with_the_one_that_has_its_name(
     assert unknown.directory.name.endswith("-delete")
 
 
+def test_what_others_keep_is_served_no_more(broker: Broker) -> None:
+    """A broker that keeps nothing any more hears nothing else when it is back."""
+    broker.lead(5)
+    moved, state = PLACES[0], replace(STATES[PLACES[0]], replicas=(2, 3), leader=2, leader_epoch=1)
+    told = {moved: state, PLACES[1]: STATES[PLACES[1]]}
+    broker.obey(UpdateMetadata(Stamp(1, 5, 1), [ME], told, {"t": uuid4()}))
+    assert broker.replicas.kept(moved) is not None
+    broker.obey(UpdateMetadata(Stamp(1, 5, 1), [ME], told, IDS))
+    assert broker.replicas.kept(moved) is None
+    assert broker.replicas.partition(PLACES[1]).is_led
+    assert set(broker.logs.all_logs()) == set(PLACES)
+
+
 @pytest.mark.parametrize("request_at", REQUESTS.values(), ids=REQUESTS.keys())
 def test_what_a_controller_has_sent_again_by_another_connection_is_not_obeyed_late(
     broker: Broker, request_at: Callable[[Stamp], LeaderAndIsr | StopReplica | UpdateMetadata]
