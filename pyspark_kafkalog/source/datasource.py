@@ -79,9 +79,10 @@ class DefaultSource(WorkerDataSource):
 
     @PlainErrors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_kafkalog.source.options import batch_options
+        from pyspark_kafkalog.source.options import batch_options, warn_again
         from pyspark_kafkalog.source.reader import KafkalogReader
 
+        warn_again()
         return KafkalogReader(batch_options(self.options), requested_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -96,9 +97,10 @@ class DefaultSource(WorkerDataSource):
 
     @PlainErrors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from pyspark_kafkalog.source.options import sink_options
+        from pyspark_kafkalog.source.options import sink_options, warn_again
         from pyspark_kafkalog.source.writer import KafkalogWriter
 
+        warn_again()
         if overwrite:
             raise InvalidOptionError(
                 'A topic cannot be overwritten: use mode("append"), or delete the topic first.'

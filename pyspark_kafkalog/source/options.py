@@ -282,6 +282,11 @@ def warn_once(message: str) -> None:
     _log.warning("%s", message)
 
 
+def warn_again() -> None:
+    """Of what is wrong in another batch query, too: a process may plan all those of a session."""
+    warn_once.cache_clear()
+
+
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 

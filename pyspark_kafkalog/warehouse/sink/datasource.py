@@ -39,8 +39,10 @@ class LoadSink(WorkerDataSource):
 
     @PlainErrors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_kafkalog.source.options import warn_again
         from pyspark_kafkalog.warehouse.sink.writer import LoadWriter, load_sink_options
 
+        warn_again()
         if overwrite:
             raise InvalidOptionError('A load adds rows: use mode("append").')
         return LoadWriter(load_sink_options(self.options), schema)

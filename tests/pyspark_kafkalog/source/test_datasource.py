@@ -6,14 +6,31 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from pyspark_kafkalog import DefaultSource
+from pyspark_kafkalog import DefaultSource, LoadSink
 from pyspark_kafkalog.arrow.schema import COLUMN_TYPES, row_schema
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.source.datasource import requested_columns
+from pyspark_kafkalog.source.options import warn_once
 
 READ = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+LOAD = {"target": "parquet:/nowhere", "name": "n", "uncheckedTopicIds": "true"}
+LANDED = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+    ]
+)
 
 
 def source(**options: str) -> DefaultSource:
@@ -98,3 +115,23 @@ def test_finding_the_source_imports_neither_the_client_nor_arrow() -> None:
         [sys.executable, "-c", find], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_each_batch_query_is_warned_and_a_stream_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A process plans all queries of a session, and each micro-batch of a stream's sink."""
+    wrong = source(topic="orders", topik="orders")
+    rows = StructType([StructField("value", BinaryType())])
+    for plan in (
+        lambda: wrong.reader(rows),
+        lambda: wrong.writer(rows, overwrite=False),
+        lambda: LoadSink({**LOAD, "topik": "orders"}).writer(LANDED, overwrite=False),
+    ):
+        caplog.clear()
+        plan()
+        plan()
+        assert caplog.text.count("Option topik is unknown") == 2
+    caplog.clear()
+    warn_once.cache_clear()
+    wrong.streamWriter(rows, overwrite=False)
+    wrong.streamWriter(rows, overwrite=False)
+    assert caplog.text.count("Option topik is unknown") == 1
