@@ -176,6 +176,50 @@ def test_tails_that_two_leaders_have_alone_are_cut_where_their_epochs_part(
 
 
 @BOTH_KINDS
+def test_a_follower_joins_when_it_has_what_its_leaders_epoch_began_with(
+    cluster: MixedCluster,
+) -> None:
+    """All that is committed is not enough (KIP-279): the high watermark stands where it was, as too
+    few are in sync. The follower is this test, by the registration of a broker that is gone."""
+    leader, follower = 2, 3
+    path = f"/brokers/ids/{follower}"
+    cluster.create("t", {0: [leader, follower]})
+    with cluster.client(1) as client:
+        assert altered(client, TOPIC, "t", [("min.insync.replicas", SET, "2")]) == (0, None)
+    registration, _ = cluster.tree.get(path)
+    cluster.kill(follower)
+    cluster.wait_for_state("t", leader=leader, isr=[leader])
+    cluster.produce(leader, "t", 4)
+    epoch = cluster.state("t")["leader_epoch"]
+    expire(cluster.zookeeper.address, cluster.ways[leader].session)
+    wait_until(lambda: cluster.state("t")["leader_epoch"] > epoch, "a new epoch begins")
+    wait_until(lambda: cluster.state("t")["leader"] == leader, "it leads again")
+    cluster.tree.create(path, registration, ephemeral=True)
+    cluster.produce(leader, "t", 1)
+    for offset in (1, 4):
+        wait_until(lambda: fetched_by(cluster, leader, follower, offset) == 1, "it is told")  # noqa: B023
+        assert stays(lambda: cluster.state("t")["isr"] == [leader], 1)
+    wait_until(lambda: fetched_by(cluster, leader, follower, 5) >= 1, "it is told")
+    cluster.wait_for_state("t", isr=[leader, follower])
+    cluster.tree.delete(path)
+    cluster.start(follower)
+    cluster.wait_equal_logs("t")
+
+
+def fetched_by(cluster: MixedCluster, leader: int, follower: int, offset: int) -> int:
+    """The high watermark that a follower is told that has all before that offset; -1 where it is
+    refused."""
+    with cluster.client(leader) as client:
+        topic_id = client.metadata_of("t").topic_id
+        part = FetchPartition("t", 0, offset, 1 << 20, topic_id=topic_id)
+        wanted = FetchRequest(
+            17, 0, 0, [part], replica_id=follower, replica_epoch=cluster.epoch(follower)
+        )
+        (answer,) = client.fetch(wanted).partitions
+    return -1 if answer.error_code else answer.high_watermark
+
+
+@BOTH_KINDS
 def test_who_waits_is_answered_when_the_controller_moves_the_leadership(
     cluster: MixedCluster,
 ) -> None:
@@ -303,6 +347,38 @@ def test_the_other_kind_goes_on_with_what_its_controller_has_begun(cluster: Mixe
     cluster.wait_equal_logs("new")
     cluster.start(1)
     cluster.create("old", {0: [1, 2, 3]})
+
+
+@BOTH_KINDS
+def test_the_other_kind_goes_on_with_a_move_and_an_election(cluster: MixedCluster) -> None:
+    """The controller is lost while a broker that is frozen is added, and as soon as it has written
+    down who leads in its place."""
+    cluster.create("m", {0: [2, 1]})
+    cluster.create("e", {0: [3, 2]})
+    cluster.freeze(3)
+    cluster.move({("m", 0): [3, 2]})
+    cluster.wait_for_state("m", leader_epoch=1)
+    expire(cluster.zookeeper.address, cluster.ways[3].session)
+    cluster.wait_for_state("e", leader=2, isr=[2])
+    cluster.kill(1)
+    cluster.wait_for_node("/controller", brokerid=2)
+    cluster.produce(2, "e", 3)
+    cluster.thaw(3)
+    cluster.wait_for_node(
+        "/brokers/topics/m", partitions={"0": [3, 2]}, adding_replicas={}, removing_replicas={}
+    )
+    for topic in ("m", "e"):
+        cluster.wait_in_sync(topic, 2)
+        cluster.produce(cluster.leader(topic), topic, 2)
+        cluster.wait_equal_logs(topic)
+    cluster.start(1)
+    wait_until(lambda: not_led_by(cluster, 1, "m"), "who was moved away from says so")
+
+
+def not_led_by(cluster: MixedCluster, node_id: int, topic: str) -> bool:
+    with cluster.client(node_id) as client:
+        answer = client.produce(topic, 0, batch_of(1), acks=1)
+    return bool(answer.error_code == NotLeaderForPartitionError.errno)
 
 
 def creation(assignments: Mapping[str, Sequence[int]]) -> Any:
