@@ -55,6 +55,7 @@ from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets import mariadb_session
 from pyspark_kafkalog.warehouse.targets.mariadb_types import MOST_KEY_BYTES
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
+from pyspark_kafkalog.warehouse.targets.upserted import Upserted
 
 _FORGOTTEN, _REWOUND = "forgotten-", "rewound-"
 _COUNT, _DIGEST = "partitions", "position_digest"
@@ -79,14 +80,6 @@ class _Tables(NamedTuple):
     upserts: sa.Table
     deleted: sa.Table
     caught_up: sa.Table
-
-
-class Upserted(NamedTuple):
-    """How a table is upserted, and the columns that loads have filled, each with what it holds
-    where `how` names it; of an earlier layout these alone are known."""
-
-    how: Upsert
-    kinds: Mapping[str, str | None]
 
 
 # An index of MariaDB has 3072 bytes, of which a character takes 4.

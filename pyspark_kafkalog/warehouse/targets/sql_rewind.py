@@ -42,6 +42,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     refuse_unknown,
     wait_for_turn,
 )
+from pyspark_kafkalog.warehouse.targets.upserted import cannot_take_back
 
 _ORIGIN_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -93,12 +94,7 @@ def _check(
     """The rows from the places on. Raises TargetError where there must be none."""
     if found.records(connection).upsert() is not None:
         if asked.truncates:
-            raise TargetError(
-                f"the table {found.name} is upserted: a row that took the place of an older one "
-                "cannot be taken back, so none are deleted after an offset; nothing was changed. "
-                "Rewind without truncate_after: the records come again over the rows of their "
-                "keys; delete before what is not to be seen meanwhile"
-            )
+            raise cannot_take_back(found.name)
         return RowsBeyond()
     table = _table(found)
     if connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is None:

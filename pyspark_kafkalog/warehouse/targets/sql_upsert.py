@@ -28,13 +28,18 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
+from pyspark_kafkalog.errors import InvalidRowError, TargetError
 from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
-from pyspark_kafkalog.warehouse.targets.sql_records import Upserted
 from pyspark_kafkalog.warehouse.targets.sql_tables import Found, columns, key_of
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
+from pyspark_kafkalog.warehouse.targets.upserted import (
+    Upserted,
+    other_load,
+    refuse_other_mode,
+    two_partitions,
+)
 
 _ONE = sa.literal_column("1", sa.Integer)
 _STAGED, _NEWEST = "kafkalog_staged", "kafkalog_newest"
@@ -48,27 +53,8 @@ def check_mode(
 ) -> None:
     """Raises TargetError unless the table is loaded as it was before; None is append."""
     records = found.records(connection)
-    recorded = records.upsert()
-    if recorded is not None and recorded.how != upsert:
-        key, order = ", ".join(recorded.how.key), recorded.how.order_by
-        raise TargetError(
-            f"the table {found.name} is upserted by key {key}"
-            f"{f' and order_by {order}' if order else ''}: load into it in the same way, or name "
-            "another table"
-        )
-    if recorded is not None and upsert is not None:
-        for name, kind in upsert.kinds(schema).items():
-            if recorded.kinds[name] != kind:
-                raise TargetError(
-                    f"the table {found.name} is upserted by {name} with {recorded.kinds[name]}, "
-                    f"and the rows have {kind}, which do not compare with them: give it the type "
-                    "that it had, or name another table"
-                )
-    if recorded is None and upsert is not None and records.names():
-        raise TargetError(
-            f"rows were appended to the table {found.name}, which may have more than one of a key: "
-            "name another table for mode upsert"
-        )
+    is_loaded = upsert is not None and bool(records.names())
+    refuse_other_mode(records.upsert(), upsert, schema, is_loaded, found.name)
 
 
 def begin_upsert(
@@ -77,30 +63,17 @@ def begin_upsert(
     """Records how the table is loaded, or compares it with that, and refuses a second load of one
     partition. Of a transaction that has the lock of `keep`, or the whole database."""
     records, schema = found.records(connection), pending.stage.schema
-    is_loaded = (
-        records.upsert() is not None
-        or bool(pending.planned_from.offsets)
-        or any(each != pending.name for each in records.names())
-    )
-    if is_loaded:
-        check_mode(connection, found, upsert, schema)
     recorded = records.upsert()
-    filled = {**(recorded.kinds if recorded else {}), **_filled(upsert, schema)}
-    if recorded is None or recorded.kinds != filled:
-        records.record_upsert(Upserted(upsert, filled))
+    is_loaded = bool(pending.planned_from.offsets) or any(
+        each != pending.name for each in records.names()
+    )
+    refuse_other_mode(recorded, upsert, schema, is_loaded, found.name)
+    now = recorded.filled_by(schema) if recorded else Upserted.of(upsert, schema)
+    if now != recorded:
+        records.record_upsert(now)
     partitions = {piece.topic_partition for piece in pending.ranges}
     for other, place in records.others_in(pending.name, partitions).items():
-        raise LoadConflictError(
-            f"load {other!r} has a place in {place} in the table {found.name} already, and of two "
-            "loads of one partition the later commit may be the older record. Nothing was "
-            f"published. Go on under that name, or forget it: pyspark_kafkalog.forget(target, "
-            f"{other!r}) or kafkalog load --forget"
-        )
-
-
-def _filled(upsert: Upsert, schema: pa.Schema) -> dict[str, str | None]:
-    """The columns that a load fills, and what the named ones hold."""
-    return {**dict.fromkeys(table_columns(schema).names), **upsert.kinds(schema)}
+        raise other_load(other, place, found.name)
 
 
 def _unfilled(
@@ -300,7 +273,7 @@ class _Pair:
         row = self.connection.execute(query.limit(1)).first()
         if row is not None:
             topic, partition, new_topic, new_partition = row
-            raise _two_partitions(f"{topic}-{partition}", f"{new_topic}-{new_partition}")
+            raise two_partitions(f"{topic}-{partition}", f"{new_topic}-{new_partition}")
 
     def drop_older(self, order: sa.ColumnElement[Any], name: str) -> None:
         """Leaves out of `newest` what is older than what is there. Of one time, in one partition
@@ -447,7 +420,7 @@ def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) ->
     row = connection.execute(query.limit(1)).first()
     if row is not None:
         topic, partition, other_topic, other_partition = row
-        raise _two_partitions(f"{topic}-{partition}", f"{other_topic}-{other_partition}")
+        raise two_partitions(f"{topic}-{partition}", f"{other_topic}-{other_partition}")
 
 
 def _taken(name: str, error: IntegrityError) -> TargetError:
@@ -457,14 +430,6 @@ def _taken(name: str, error: IntegrityError) -> TargetError:
         "beside the key that are UNIQUE it also refuses values that rows exchange, or that a row "
         "gives up in a record which is not loaded yet: have them compared at the end (PostgreSQL: "
         "DEFERRABLE INITIALLY DEFERRED), or take that off"
-    )
-
-
-def _two_partitions(one: str, other: str) -> InvalidRowError:
-    return InvalidRowError(
-        f"{one} and {other} have records of one key, and nothing says which is newer. Nothing was "
-        "published. Name a column that does in order_by (--order-by), such as timestamp, in a load "
-        "into a new table; or write each key to one partition"
     )
 
 

@@ -1,0 +1,118 @@
+"""How a table is upserted, whatever its kind: what is kept of it, and who may go on with it.
+
+A table belongs to one way of loading: which columns make a key, what they hold, and by what rows
+are ordered. Of two loads of one partition the later commit may be the older record, so one alone
+has a place in it.
+
+Values and rules; reads and writes nothing.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """How a table is upserted, and the columns that loads have filled, each with what it holds
+    where `how` names it."""
+
+    how: Upsert
+    kinds: Mapping[str, str | None]
+
+    def to_json(self) -> str:
+        how = {"key": list(self.how.key), "order_by": self.how.order_by}
+        return json.dumps({**how, "kinds": dict(self.kinds)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Upserted":
+        said = json.loads(text)
+        return cls(Upsert(tuple(said["key"]), said["order_by"]), said["kinds"])
+
+    @classmethod
+    def of(cls, upsert: Upsert, schema: pa.Schema) -> "Upserted":
+        """What a first load with staged files of `schema` leaves."""
+        kinds = {**dict.fromkeys(table_columns(schema).names), **upsert.kinds(schema)}
+        return cls(upsert, kinds)
+
+    def filled_by(self, schema: pa.Schema) -> "Upserted":
+        """What one that follows leaves."""
+        return Upserted(self.how, {**self.kinds, **Upserted.of(self.how, schema).kinds})
+
+
+def refuse_other_mode(
+    recorded: Upserted | None,
+    upsert: Upsert | None,
+    schema: pa.Schema,
+    is_loaded: bool,
+    table: str,
+) -> None:
+    """Raises TargetError unless the table is loaded as it was before. `upsert` None is append;
+    `is_loaded`: a load has a place in it."""
+    if recorded is not None and recorded.how != upsert:
+        key, order = ", ".join(recorded.how.key), recorded.how.order_by
+        raise TargetError(
+            f"the table {table} is upserted by key {key}"
+            f"{f' and order_by {order}' if order else ''}: load into it in the same way, or name "
+            "another table"
+        )
+    if recorded is not None and upsert is not None:
+        for name, kind in upsert.kinds(schema).items():
+            if recorded.kinds[name] != kind:
+                raise TargetError(
+                    f"the table {table} is upserted by {name} with {recorded.kinds[name]}, "
+                    f"and the rows have {kind}, which do not compare with them: give it the type "
+                    "that it had, or name another table"
+                )
+    if recorded is None and upsert is not None and is_loaded:
+        raise TargetError(
+            f"rows were appended to the table {table}, which may have more than one of a key: "
+            "name another table for mode upsert"
+        )
+
+
+def refuse_other_loads(
+    others: Iterable[tuple[str, Iterable[TopicPartition]]],
+    partitions: Iterable[TopicPartition],
+    table: str,
+) -> None:
+    """Raises LoadConflictError where one of the other loads has a place in one of the partitions
+    that a load moves."""
+    moved = set(partitions)
+    for other, places in others:
+        shared = sorted(moved.intersection(places))
+        if shared:
+            raise other_load(other, f"{shared[0].topic}-{shared[0].partition}", table)
+
+
+def other_load(other: str, place: str, table: str) -> LoadConflictError:
+    return LoadConflictError(
+        f"load {other!r} has a place in {place} in the table {table} already, and of two "
+        "loads of one partition the later commit may be the older record. Nothing was "
+        f"published. Go on under that name, or forget it: pyspark_kafkalog.forget(target, "
+        f"{other!r}) or kafkalog load --forget"
+    )
+
+
+def two_partitions(one: str, other: str) -> InvalidRowError:
+    return InvalidRowError(
+        f"{one} and {other} have records of one key, and nothing says which is newer. Nothing was "
+        "published. Name a column that does in order_by (--order-by), such as timestamp, in a load "
+        "into a new table; or write each key to one partition"
+    )
+
+
+def cannot_take_back(table: str) -> TargetError:
+    """Of a rewind that is to delete rows."""
+    return TargetError(
+        f"the table {table} is upserted: a row that took the place of an older one "
+        "cannot be taken back, so none are deleted after an offset; nothing was changed. "
+        "Rewind without truncate_after: the records come again over the rows of their "
+        "keys; delete before what is not to be seen meanwhile"
+    )
