@@ -78,7 +78,7 @@ class LoadArguments(TypedDict, total=False):
     """A consumer group whose offsets are committed after each commit, for tools that show lag."""
     mode: str
     """`append` every record, or `upsert`: the newest one of each key is the table's row, and a
-    tombstone deletes it. SQL targets."""
+    tombstone deletes it. Not in directories of Parquet files."""
     key: str | Sequence[str] | None
     """The columns that make a key; else the record's key."""
     order_by: str | None
@@ -234,10 +234,15 @@ def _values(options: Mapping[str, str], arguments: LoadArguments) -> Values | No
 def _upsert(target: str, arguments: LoadArguments) -> Upsert | None:
     mode, key = arguments.get("mode", APPEND), arguments.get("key")
     upsert = parse_upsert(mode, key, arguments.get("order_by"))
-    if upsert is not None and not target.startswith("sql:"):
+    if upsert is not None and target.startswith("parquet:"):
         raise InvalidOptionError(
-            "mode upsert is for sql: targets: append to this one, and choose the newest row of "
-            "each key where it is read"
+            "mode upsert is for delta:, iceberg: and sql: targets: append to this one, and choose "
+            "the newest row of each key where it is read"
+        )
+    if upsert is not None and (arguments.get("partition_by") or arguments.get("sort_by")):
+        raise InvalidOptionError(
+            "mode upsert takes neither partition_by nor sort_by, as a row that changes is written "
+            "anew: leave them out"
         )
     if upsert is not None and arguments.get("transform") is not None:
         raise InvalidOptionError(

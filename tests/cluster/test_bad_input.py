@@ -1,20 +1,16 @@
 """What a cluster of ours is given that is not right: a clear error, or the rest goes on."""
 
 import json
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 from kazoo.client import KazooClient
 
 from tests.cluster.producing import Producing, check
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
-from tests.support.records import batch_of
 from tests.support.transactions import PARTITIONS, Transactions, read_committed
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -22,7 +18,6 @@ SHIFT_S = 5 * 60
 TIMEOUT_MS = 15 * 60 * 1000
 """Of transactions: more than clocks differ by, else their next coordinator finds them too old."""
 SAID = "/controller holds nonsense"
-NOT_LED = {NotLeaderForPartitionError.errno, UnknownTopicOrPartitionError.errno}
 
 
 pytestmark = pytest.mark.slow
@@ -123,32 +118,6 @@ def test_a_wrong_path_or_cluster_is_said_and_nothing_is_begun(tmp_path: Path) ->
             start("first", "/b")
         with start("first", "/a") as child:
             assert child.stop() == 0
-
-
-@pytest.mark.long
-def test_two_brokers_with_one_id_cost_nothing(tmp_path: Path) -> None:
-    """Where the first was suspended for longer than its session, the id is the second's for as long
-    as that is there, and the first acknowledges nothing."""
-    with Cluster(tmp_path / "cluster") as cluster:
-        cluster.create_topic("t", 3)
-        with Producing(cluster, "t", 3) as producing:
-            producing.wait_for()
-            first = cluster.ours(2)
-            os.kill(first.pid, signal.SIGSTOP)
-            for partition in range(3):
-                cluster.wait_led("t", partition, not_by=2)
-            with BrokerChild(tmp_path / "twin", cluster.properties_of(2)):
-                cluster.wait_in_sync("t")
-                os.kill(first.pid, signal.SIGCONT)
-                said = "broker.not_registered id=2"
-                wait_until(lambda: said in first.stderr(), said, pause_s=0.1)
-                with RawClient(first.host, first.port) as client:
-                    codes = {client.produce("t", each, batch_of(1)).error_code for each in range(3)}
-                assert codes <= NOT_LED, codes
-                producing.wait_for()
-            producing.wait_for()
-            cluster.wait_in_sync("t")
-        check(cluster, producing, "t", 3)
 
 
 class ShiftedClocks(Cluster):

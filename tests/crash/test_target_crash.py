@@ -293,13 +293,13 @@ def has_column(table: Table) -> bool:
     return any("headers" in row for row in table.all_rows())
 
 
-@pytest.mark.parametrize("kind", DATABASES)
+@pytest.mark.parametrize("kind", [*DATABASES, "delta", "iceberg", *TABLES_IN_STORES])
 def test_an_upsert_is_whole_whatever_is_killed(
     kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(SEED)
     (tmp_path / "place").mkdir()
-    table = KINDS[kind](tmp_path / "place")
+    table = table_of(kind, tmp_path / "place")
     before, after = {b"a": b"old", b"b": b"old"}, {b"a": b"new", b"c": b"2", b"gone": b"back"}
 
     def prepare(table: Table) -> None:

@@ -17,11 +17,13 @@ from pyspark_kafkalog import forget
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from tests.pyspark_kafkalog.warehouse.tables import (
+    DeltaLakeTable,
     DuckTable,
+    IcebergTable,
     MariaDbTable,
     PostgresTable,
     SqliteTable,
-    SqlTable,
+    Table,
 )
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, next_offset, upsert
 
@@ -72,7 +74,7 @@ class Oracle:
 class History:
     """Partitions that grow, and two loads of them."""
 
-    def __init__(self, table: SqlTable, chance: random.Random, is_ordered: bool) -> None:
+    def __init__(self, table: Table, chance: random.Random, is_ordered: bool) -> None:
         self.table = table
         self.chance = chance
         self.how = Upsert(order_by="timestamp") if is_ordered else Upsert()
@@ -137,11 +139,17 @@ class History:
         return found
 
     def is_there(self) -> bool:
-        table = self.table
-        return table.exists() if isinstance(table, SqliteTable) else table.exists("orders")
+        return self.table.open().is_there()
 
 
-TABLES: list[Callable[[Path], SqlTable]] = [SqliteTable, DuckTable, PostgresTable, MariaDbTable]
+TABLES: list[Callable[[Path], Table]] = [
+    SqliteTable,
+    DuckTable,
+    PostgresTable,
+    MariaDbTable,
+    DeltaLakeTable,
+    IcebergTable,
+]
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["by offset", "by time"])
@@ -153,7 +161,7 @@ TABLES: list[Callable[[Path], SqlTable]] = [SqliteTable, DuckTable, PostgresTabl
     ],
 )
 def test_a_table_is_what_a_dictionary_would_be(
-    make: Callable[[Path], SqlTable], is_ordered: bool, tmp_path: Path
+    make: Callable[[Path], Table], is_ordered: bool, tmp_path: Path
 ) -> None:
     print(f"KAFKALOG_UPSERT_SEED={SEED}")
     history = History(make(tmp_path), random.Random(SEED), is_ordered)

@@ -108,18 +108,13 @@ class Upsert:
                 f"{place}: {unfit[row]}, and mode upsert needs it. Nothing was published. With "
                 "on_error (--on-error) deadletter a load goes on without such records"
             )
-        columns[KEY] = self._keys(columns)
+        columns[KEY] = self.keys(columns)
         if self.order_by:
-            columns[ORDER] = columns[self.order_by].cast(_number(columns[self.order_by].type))
-            columns[ORDER] = columns[ORDER].cast(pa.int64())
+            columns[ORDER] = self.orders(columns)
         return pa.RecordBatch.from_pydict(columns)
 
-    def _lacking(self, name: str) -> str:
-        if name == RECORD_KEY:
-            return "the record has no key"
-        return f"{name} is null (a tombstone has no columns but those of its record)"
-
-    def _keys(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+    def keys(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """The keys of rows, none of which lacks one, as bytes that differ where the keys do."""
         parts = [columns[name] for name in self.key]
         kind = parts[0].type
         if len(parts) == 1 and pa.types.is_binary(kind):
@@ -128,6 +123,16 @@ class Upsert:
             return parts[0].cast(pa.binary())
         rows = zip(*(_texts(part) for part in parts), strict=True)
         return pa.array([json.dumps(row).encode() for row in rows], pa.binary())
+
+    def orders(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """With `order_by`, its column as numbers."""
+        column = columns[self.order_by or ""]
+        return column.cast(_number(column.type)).cast(pa.int64())
+
+    def _lacking(self, name: str) -> str:
+        if name == RECORD_KEY:
+            return "the record has no key"
+        return f"{name} is null (a tombstone has no columns but those of its record)"
 
 
 def with_deleted(schema: pa.Schema) -> pa.Schema:

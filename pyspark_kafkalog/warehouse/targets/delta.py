@@ -14,7 +14,8 @@ that no entry adds is no part of the table, so nothing is moved or rewritten. De
 - `txn` with the appId `kafkalog:NAME:TOPIC:epoch:PARTITION`, version = the leader epoch of that
   partition when the commit was planned, `kafkalog:NAME:TOPIC:mark:PARTITION`, version = the
   mark of the record that was read last (marks.py), and `kafkalog:NAME:TOPIC:query:PARTITION`,
-  version = the query that moved the partition (query_number.py);
+  version = the query that moved the partition (query_number.py), and of an upsert `caught-since:`,
+  `caught-end:` and `caught-at:` likewise (caught_up.py);
 - no txn is ever deleted, so one that holds no more has version -1: that of a partition which a
   recreated topic has not, and those of a name that was forgotten (`kafkalog.forgotten` says it in
   commitInfo), but for the count;
@@ -40,7 +41,7 @@ log entry is a conditional put. Called by the driver, from any thread or process
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,6 +58,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import KafkalogError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.warehouse.caught_up import CaughtUp
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
@@ -72,7 +74,8 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
-from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets.deleted_keys import forget_keys
 from pyspark_kafkalog.warehouse.targets.delta_evolution import (
     append_with_schema,
     changed_schema,
@@ -93,15 +96,23 @@ from pyspark_kafkalog.warehouse.targets.delta_rules import (
 from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, file_statistics
 from pyspark_kafkalog.warehouse.targets.delta_table import create_table, open_table
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
+from pyspark_kafkalog.warehouse.targets.delta_upsert import UpsertedDelta, check_mode, upserted
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
-from pyspark_kafkalog.warehouse.targets.staging import check_rows, discard, new_load_id, staged_file
+from pyspark_kafkalog.warehouse.targets.staging import (
+    check_rows,
+    discard,
+    new_load_id,
+    remove_all_but,
+    staged_file,
+)
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace, open_place
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
+from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 LOAD_ID = "kafkalog.load-id"
 
@@ -110,6 +121,9 @@ _ID = "id:"
 _EPOCH = "epoch:"
 _MARK = "mark:"
 _QUERY = "query:"
+# Since when tombstones are sure to be there: see caught_up.CaughtUp.
+_CAUGHT = ("caught-since:", "caught-end:", "caught-at:")
+_OF_PARTITIONS = (_EPOCH, _MARK, _QUERY, *_CAUGHT)
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
@@ -184,14 +198,18 @@ class DeltaTarget:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self.place}"):
             self.place.make()
-            table = self._table() or self._create(schema, partition_by)
-            schema = joined_columns(table, schema, change)
-            changed = changed_schema(table, schema, change, self.place)
-            refuse_unfit(table, changed, schema, partition_by, self.place)
+            rows = table_columns(schema) if upsert else schema
+            table = self._table() or self._create(rows, partition_by)
+            rows = joined_columns(table, rows, change)
+            changed = changed_schema(table, rows, change, self.place)
+            is_loaded = upsert is not None and bool(self.names())
+            check_mode(table, upsert, rows, is_loaded, self.place)
+            refuse_unfit(table, changed, rows, partition_by, self.place)
             path = self.place.make_stage(load_id)
             self.place.try_create(load_id)
         partitioning = Partitioning(tuple(partition_by)) if partition_by else None
-        return Stage(load_id, path, schema, partitioning=partitioning, change=change)
+        staged = upsert.schema(rows) if upsert else rows
+        return Stage(load_id, path, staged, partitioning=partitioning, change=change, upsert=upsert)
 
     def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
@@ -220,6 +238,8 @@ class DeltaTarget:
                 ]
                 try:
                     _append(table, [], transactions, {"kafkalog.forgotten": name})
+                    if upserted(table) is not None:
+                        forget_keys(self.place, _partitions_of(held))
                     return True
                 except CommitFailedError:
                     if open_table(self.place).version() == table.version():
@@ -308,7 +328,7 @@ class DeltaTarget:
         Raises TargetError where that is lost, or the table was restored to before it."""
         offsets = {}
         newest: dict[str, tuple[int, UUID]] = {}
-        kinds: dict[str, dict[TopicPartition, int]] = {_EPOCH: {}, _MARK: {}, _QUERY: {}}
+        kinds: dict[str, dict[TopicPartition, int]] = {kind: {} for kind in _OF_PARTITIONS}
         versions = self._versions(table, name)
         for (topic, rest), version in versions.items():
             if rest.isdecimal():
@@ -330,7 +350,9 @@ class DeltaTarget:
             )
         self._refuse_restored(table, name, _without_dropped(offsets), seen_version)
         ids = {topic: topic_id for topic, (_, topic_id) in newest.items()}
-        return Position(offsets, ids, kinds[_EPOCH], kinds[_MARK], kinds[_QUERY])
+        since, end, at = (kinds[kind] for kind in _CAUGHT)
+        caught = {each: CaughtUp(since[each], end[each], at[each]) for each in since}
+        return Position(offsets, ids, kinds[_EPOCH], kinds[_MARK], kinds[_QUERY], caught)
 
     def _refuse_restored(
         self, table: DeltaTable, name: str, offsets: Offsets, seen_version: int | None
@@ -388,7 +410,7 @@ class DeltaTarget:
         for app_id, version in newest.items():
             key = app_id.removeprefix(f"{_app_id(name)}:")
             topic, _, rest = key.partition(":")
-            is_known = rest.isdecimal() or rest.startswith((_ID, _EPOCH, _MARK, _QUERY))
+            is_known = rest.isdecimal() or rest.startswith((_ID, *_OF_PARTITIONS))
             if key != app_id and is_known and version is not None:
                 found[topic, rest] = version
         return found
@@ -424,6 +446,8 @@ class _FencedDelta:
     """The table's columns as the commit leaves them."""
     _current: Position
     """With the txns that hold no more: these are not written again."""
+    _upserted: UpsertedDelta
+    _change: Change
 
     def __init__(self, target: DeltaTarget, pending: PendingCommit) -> None:
         self._target = target
@@ -432,9 +456,12 @@ class _FencedDelta:
         self._pending = pending
         self._statistics: list[FileStatistics] = []
         self._seen_version: int | None = None
+        self._upsert: FileUpsert | None = None
 
     def look(self) -> None:
-        if not self._statistics:
+        if self._upsert is not None:
+            self._upsert.discard()
+        if not self._statistics and self._pending.stage.upsert is None:
             stage = self._pending.stage
             staged = open_stage(stage.path)
             names = [staged_file(stage, file.name) for file in self._pending.files]
@@ -455,18 +482,50 @@ class _FencedDelta:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        now = joined_columns(table, stage.schema, stage.change)
-        check_unchanged(stage.schema, now, f"the Delta table {self._place}")
-        self._schema = changed_schema(table, stage.schema, stage.change, self._place)
-        refuse_unfit(table, self._schema, stage.schema, partition_by, self._place)
-        refuse_nulls(table, stage, pending.files, self._statistics, self._place)
+        rows = table_columns(stage.schema) if stage.upsert else stage.schema
+        now = joined_columns(table, rows, stage.change)
+        check_unchanged(rows, now, f"the Delta table {self._place}")
+        self._schema = changed_schema(table, rows, stage.change, self._place)
+        is_loaded = stage.upsert is not None and self._is_loaded()
+        check_mode(table, stage.upsert, rows, is_loaded, self._place)
+        refuse_unfit(table, self._schema, rows, partition_by, self._place)
+        if stage.upsert is not None:
+            self._change_files(stage.upsert)
+        else:
+            refuse_nulls(table, stage, pending.files, self._statistics, self._place)
         return position
+
+    def _is_loaded(self) -> bool:
+        """Whether the table had a load before this one was planned, or has another one now."""
+        names = set(self._target.names())
+        return bool(self._pending.planned_from.offsets) or bool(names - {self._pending.name})
+
+    def _change_files(self, upsert: Upsert) -> None:
+        table, pending = self._table, self._pending
+        self._upsert = self._upsert or FileUpsert(pending, upsert, f"the Delta table {self._place}")
+
+        def passed() -> dict[str, Offsets]:
+            names = {*self._target.names(), pending.name}
+            places = {name: self._target.position_in(table, name) for name in sorted(names)}
+            return {name: _without_dropped(each.offsets) for name, each in places.items()}
+
+        schema = self._schema if pending.files else table.schema()
+        seen = UpsertedDelta(table, schema, self._place, passed)
+        self._change = self._upsert.change(seen)
+        written = self._change.written()
+        open_written = open_stage(self._change.stage.path).source
+        footers = [file_statistics(pq.read_metadata(open_written(one.name))) for one in written]
+        try:
+            refuse_nulls(table, self._change.stage, written, footers, self._place)
+        except TargetError:
+            self._upsert.discard()
+            raise
+        self._upserted = seen
 
     def publish(self, step: Step) -> int | None:
         """The table version that this commit became."""
         table, current, position = self._table, self._current, step.position
         name, stage = self._pending.name, self._pending.stage
-        adds = _add_actions(table, stage, self._pending.files, self._statistics)
         base = table.version()
         transactions = _moves(name, current, position, base + 1)
         metadata = {
@@ -477,12 +536,7 @@ class _FencedDelta:
         if step.gaps:
             metadata["kafkalog.gaps"] = json.dumps(ranges_to_json(step.gaps))
         try:
-            if self._pending.files and self._schema != table.schema():
-                append_with_schema(
-                    self._place, table, stage, self._schema, adds, transactions, metadata
-                )
-            else:
-                _append(table, adds, transactions, metadata)
+            self._write(transactions, metadata)
         except (DeltaError, OSError) as error:
             # It may be there and its answer lost, or what follows a commit, such as a checkpoint,
             # may have failed.
@@ -493,7 +547,20 @@ class _FencedDelta:
             if isinstance(error, CommitFailedError) and newest.version() > base:
                 return None
             raise
+        if self._upsert is not None:
+            remove_all_but(self._change.stage, self._change.written())
         return base + 1
+
+    def _write(self, transactions: Sequence[Transaction], said: Mapping[str, str]) -> None:
+        table, stage, files = self._table, self._pending.stage, self._pending.files
+        if self._upsert is not None:
+            self._upserted.write(self._change, stage, transactions, said)
+            return
+        adds = _add_actions(table, stage, files, self._statistics)
+        if files and self._schema != table.schema():
+            append_with_schema(self._place, table, stage, self._schema, adds, transactions, said)
+        else:
+            _append(table, adds, transactions, said)
 
 
 def _app_id(name: str, key: TopicPartition | None = None) -> str:
@@ -520,6 +587,12 @@ def _moves(name: str, current: Position, position: Position, version: int) -> li
     transactions += _changed(name, _EPOCH, current.epochs, position.epochs)
     transactions += _changed(name, _MARK, current.marks, position.marks)
     transactions += _changed(name, _QUERY, current.queries, position.queries)
+    for kind, field in zip(_CAUGHT, ("since_ms", "end", "end_ms"), strict=True):
+        before, now = (
+            {each: getattr(known, field) for each, known in of.caught_up.items()}
+            for of in (current, position)
+        )
+        transactions += _changed(name, kind, before, now)
     return transactions
 
 
@@ -553,6 +626,11 @@ def _append(
             max_commit_retries=0,
         ),
     )
+
+
+def _partitions_of(held: Iterable[tuple[str, str]]) -> list[TopicPartition]:
+    """Those of which txns tell an offset."""
+    return [TopicPartition(topic, int(rest)) for topic, rest in held if rest.isdecimal()]
 
 
 def _without_dropped(offsets: Offsets) -> Offsets:

@@ -79,7 +79,7 @@ def append_with_schema(
         **metadata,
     }
     actions = [
-        {"metaData": _metadata(table, schema)},
+        {"metaData": metadata_of(table, schema)},
         *({"txn": {"appId": one.app_id, "version": one.version}} for one in transactions),
         *(add(action) for action in adds),
     ]
@@ -113,7 +113,8 @@ def _with_fields(there: DataType, wanted: DataType) -> DataType:
     return there
 
 
-def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:
+def metadata_of(table: DeltaTable, schema: Schema) -> dict[str, Any]:
+    """What a log entry says that gives the table `schema`, and leaves all else as it is."""
     now = table.metadata()
     said = {"name": now.name, "description": now.description, "createdTime": now.created_time}
     return {

@@ -29,6 +29,7 @@ from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     new_stage,
     unfit,
 )
+from pyspark_kafkalog.warehouse.targets.delta_upsert import upserted
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import SWEPT, Columns, LiveFile, Merge
@@ -60,6 +61,9 @@ class DeltaRewind:
 
     def others(self) -> Iterable[tuple[str, Position]]:
         return self._places.of_others(self._table)
+
+    def is_upserted(self) -> bool:
+        return upserted(self._table) is not None
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         return all_files(self._table, self._place)

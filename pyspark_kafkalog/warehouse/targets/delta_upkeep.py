@@ -183,7 +183,7 @@ def file_actions(
     staged = open_stage(stage.path)
     modified_ms = staged.modified_ms([file.name for merge in merges for file in merge.written])
     for merge in merges:
-        partition = dict(merge.files[0].partition)
+        partition = dict(merge.files[0].partition) if merge.files else {}
         for file in merge.written:
             footer = pq.read_metadata(staged.source(file.name))
             yield add(

@@ -61,6 +61,7 @@ class DirectoryTable:
 
     def create(self, name: str, content: bytes, stage_path: str) -> bool:
         scratch, path = os.path.join(stage_path, os.path.basename(name)), self.path_of(name)
+        make_directory(os.path.dirname(path))
         return create_by_link(scratch, path, content)
 
     def remove(self, names: Collection[str]) -> None:

@@ -8,7 +8,10 @@
     table property `kafkalog.NAME.marks`        {"orders":{"0":42}}: which record was read last of
                                                 each (marks.py)
     table property `kafkalog.NAME.queries`      {"orders":{"0":42}}: which query moved each
-                                                (query_number.py); all {} once NAME was forgotten
+                                                (query_number.py)
+    table property `kafkalog.NAME.caught-up`    [{"orders":{"0":TIME}},{..},{..}], of an upsert: its
+                                                caught_up.CaughtUp; null once NAME was
+                                                forgotten, and all others {}
     snapshot summary                            `kafkalog.load-id`, `kafkalog.name` and
                                                 `kafkalog.ranges`: what this snapshot brought, and
                                                 `kafkalog.gaps`: what it gave up; and of a
@@ -56,6 +59,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config, merge_config
 from pyiceberg.utils.properties import property_as_bool
@@ -63,6 +67,7 @@ from pyiceberg.utils.properties import property_as_bool
 from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, TargetError
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.warehouse.caught_up import CaughtUp
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
     Commit,
@@ -80,7 +85,8 @@ from pyspark_kafkalog.warehouse.commit import (
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
-from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets.deleted_keys import forget_keys
 from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
     change_schema,
     changed_schema,
@@ -122,6 +128,11 @@ from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
     require_unaltered,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep, keeps_all
+from pyspark_kafkalog.warehouse.targets.iceberg_upsert import (
+    UpsertedIceberg,
+    check_mode,
+    upserted,
+)
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
@@ -129,9 +140,11 @@ from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
     discard,
     new_load_id,
+    remove_all_but,
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
+from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 CATALOG = "kafkalog"
 LOAD_ID = "kafkalog.load-id"
@@ -142,6 +155,7 @@ _MISSING_FILE = (
     "The table's location has to be on a file system that the driver and all executors share. If "
     "it is, a removal of orphan files took what this load had written: run it again."
 )
+_CAUGHT = ("since_ms", "end", "end_ms")
 _SHOWN_PROPERTIES = ("type", "uri", "warehouse")
 
 
@@ -207,15 +221,21 @@ class IcebergTarget:
     ) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
-            table = self._table() or self._create(schema, partition_by)
-            schema = joined_columns(table, schema, change)
-            changed = changed_schema(table, schema, change)
-            refuse_unfit(table, changed, schema, partition_by, self.identifier)
+            rows = table_columns(schema) if upsert else schema
+            table = self._table() or self._create(rows, partition_by)
+            rows = joined_columns(table, rows, change)
+            changed = changed_schema(table, rows, change)
+            is_loaded = upsert is not None and bool(self.names())
+            check_mode(table, upsert, rows, is_loaded, self.identifier)
+            refuse_unfit(table, changed, rows, partition_by, self.identifier)
             path = data_place(table).make_stage(load_id)
             fields = tuple(partition_by)
             partitioning = Partitioning(fields, in_files=True) if fields else None
-            schema = with_field_ids(schema, changed)
-            return Stage(load_id, path, schema, partitioning=partitioning, change=change)
+            rows = with_field_ids(rows, changed)
+            staged = upsert.schema(rows) if upsert else rows
+            return Stage(
+                load_id, path, staged, partitioning=partitioning, change=change, upsert=upsert
+            )
 
     def commit(self, pending: PendingCommit) -> Commit:
         with self._explained(
@@ -241,8 +261,13 @@ class IcebergTarget:
                 emptied = {_offsets_property(name): "{}", _ids_property(name): "{}"}
                 emptied[_epochs_property(name)] = emptied[_marks_property(name)] = "{}"
                 emptied[_queries_property(name)] = "{}"
+                if _caught_property(name) in table.metadata.properties:
+                    emptied[_caught_property(name)] = "null"
+                partitions = _kept_position(table, name).offsets.keys()
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
+                    if upserted(table) is not None:
+                        forget_keys(data_place(table), partitions)
                     return True
                 except CommitFailedException:
                     if self.newest().metadata_location == base:
@@ -449,12 +474,17 @@ class _FencedIceberg:
 
     advice = _MISSING_FILE
     _table: Table
+    _upserted: UpsertedIceberg
+    _change: Change
 
     def __init__(self, target: IcebergTarget, pending: PendingCommit) -> None:
         self._target = target
         self._pending = pending
+        self._upsert: FileUpsert | None = None
 
     def look(self) -> None:
+        if self._upsert is not None:
+            self._upsert.discard()
         self._table = self._target.newest()
 
     def position(self) -> Position:
@@ -464,12 +494,34 @@ class _FencedIceberg:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        now = joined_columns(table, stage.schema, stage.change)
-        check_unchanged(stage.schema, now, f"the Iceberg table {identifier}")
-        changed = changed_schema(table, stage.schema, stage.change)
-        refuse_unfit(table, changed, stage.schema, partition_by, identifier)
-        refuse_other_ids(changed, stage.schema, bool(stage.change.adds), identifier)
+        rows = table_columns(stage.schema) if stage.upsert else stage.schema
+        now = joined_columns(table, rows, stage.change)
+        check_unchanged(rows, now, f"the Iceberg table {identifier}")
+        changed = changed_schema(table, rows, stage.change)
+        check_mode(table, stage.upsert, rows, self._is_loaded(), identifier)
+        refuse_unfit(table, changed, rows, partition_by, identifier)
+        refuse_other_ids(changed, rows, bool(stage.change.adds), identifier)
+        if stage.upsert is not None:
+            self._change_files(stage.upsert, changed if pending.files else table.schema())
         return current
+
+    def _is_loaded(self) -> bool:
+        """Whether the table had a load before this one was planned, or has another one now."""
+        others = set(self._target.names()) - {self._pending.name}
+        return bool(self._pending.planned_from.offsets) or bool(others)
+
+    def _change_files(self, upsert: Upsert, columns: Schema) -> None:
+        table, pending, identifier = self._table, self._pending, self._target.identifier
+        self._upsert = self._upsert or FileUpsert(
+            pending, upsert, f"the Iceberg table {identifier}"
+        )
+
+        def passed() -> dict[str, Offsets]:
+            names = {*self._target.names(), pending.name}
+            return {each: self._target.position_in(table, each).offsets for each in sorted(names)}
+
+        self._upserted = UpsertedIceberg(table, columns, passed)
+        self._change = self._upsert.change(self._upserted)
 
     def publish(self, step: Step) -> int | None:
         """The snapshot that this commit became."""
@@ -483,6 +535,13 @@ class _FencedIceberg:
             **({"kafkalog.gaps": json.dumps(ranges_to_json(gaps))} if gaps else {}),
         }
         properties = _properties_of(table, name, position)
+        if self._upsert is not None:
+            published = self._upserted.publish(
+                self._target.newest, self._change, stage, properties, summary
+            )
+            if published is not None:
+                remove_all_but(self._change.stage, self._change.written())
+            return published
         paths = {file_url(table, stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(IN_MEMORY)
         try:
@@ -517,6 +576,13 @@ def _properties_of(table: Table, name: str, position: Position) -> dict[str, str
     for of_name, known in of_partitions.items():
         if known or of_name in table.metadata.properties:
             properties[of_name] = json.dumps(to_json(known))
+    if position.caught_up:
+        properties[_caught_property(name)] = json.dumps(
+            [
+                to_json({each: getattr(known, field) for each, known in position.caught_up.items()})
+                for field in _CAUGHT
+            ]
+        )
     return properties
 
 
@@ -620,6 +686,10 @@ def _marks_property(name: str) -> str:
     return f"kafkalog.{name}.marks"
 
 
+def _caught_property(name: str) -> str:
+    return f"kafkalog.{name}.caught-up"
+
+
 def _queries_property(name: str) -> str:
     return f"kafkalog.{name}.queries"
 
@@ -645,12 +715,15 @@ def _kept_position(table: Table, name: str) -> Position:
     epochs = json.loads(properties.get(_epochs_property(name), "{}"))
     marks = json.loads(properties.get(_marks_property(name), "{}"))
     queries = json.loads(properties.get(_queries_property(name), "{}"))
+    caught = json.loads(properties.get(_caught_property(name), "null")) or [{}] * len(_CAUGHT)
+    since, end, at = map(from_json, caught)
     return Position(
         from_json(offsets),
         ids_from_json(topic_ids),
         from_json(epochs),
         from_json(marks),
         from_json(queries),
+        {each: CaughtUp(since[each], end[each], at[each]) for each in since},
     )
 
 

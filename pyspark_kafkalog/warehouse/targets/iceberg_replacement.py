@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.typedef import Record
 
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.targets.iceberg_files import data_files, file_url
@@ -31,6 +32,8 @@ class Said:
     operation: Operation
     summary: Mapping[str, str]
     properties: Mapping[str, str] = field(default_factory=dict)
+    alter: Callable[[Transaction], None] = lambda transaction: None
+    """Changes the table's columns, for the files that are written."""
 
 
 def replace_files(
@@ -39,17 +42,18 @@ def replace_files(
     stage: Stage,
     merges: Sequence[Merge],
     said: Said,
-) -> bool:
-    """Whether the snapshot in which the files of `merges` go, and what was written in `stage`
-    comes, followed the state of `table`; `newest` gives its newest one."""
+) -> int | None:
+    """The snapshot in which the files of `merges` go, and what was written in `stage` comes; None
+    where another one followed the state of `table`. `newest` gives its newest one."""
     base = table.metadata_location
     table.metadata.properties.update(IN_MEMORY)
     transaction = table.transaction()
     if said.properties:
         transaction.set_properties(dict(said.properties))
     require_unaltered(table, transaction)
+    said.alter(transaction)
     files = {
-        file_url(table, stage, file.name): (file, merge.files[0].source.partition)
+        file_url(table, stage, file.name): (file, _partition_of(merge))
         for merge in merges
         for file in merge.written
     }
@@ -58,7 +62,7 @@ def replace_files(
         for merge in merges:
             for old in merge.files:
                 update.delete_data_file(old.source)
-        for new in data_files(table, table.schema(), stage, files):
+        for new in data_files(table, transaction.table_metadata.schema(), stage, files):
             update.append_data_file(new)
     try:
         commit_transaction(table, transaction)
@@ -66,12 +70,24 @@ def replace_files(
         # pyiceberg's errors have no root of their own. Whatever it was, the commit may be there
         # and its answer lost.
         found = newest()
-        if any(_stage_of(each) == stage.load_id for each in found.snapshots()):
-            return True
-        if isinstance(error, CommitFailedException) and found.metadata_location != base:
-            return False
-        raise
-    return True
+        published = _snapshot_of(found, stage)
+        if published is None and (
+            not isinstance(error, CommitFailedException) or found.metadata_location == base
+        ):
+            raise
+        return published
+    return _snapshot_of(table, stage)
+
+
+def _partition_of(merge: Merge) -> Record:
+    """Files that take no other's place are in a table without partitions."""
+    return merge.files[0].source.partition if merge.files else Record()
+
+
+def _snapshot_of(table: Table, stage: Stage) -> int | None:
+    """The one that brought the files of a stage."""
+    found = (each for each in table.snapshots() if _stage_of(each) == stage.load_id)
+    return next((each.snapshot_id for each in found), None)
 
 
 class _ReplaceFiles(_OverwriteFiles):

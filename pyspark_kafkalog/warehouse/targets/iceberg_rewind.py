@@ -28,6 +28,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
     fits_in,
     new_stage,
 )
+from pyspark_kafkalog.warehouse.targets.iceberg_upsert import upserted
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile, Merge
 
@@ -60,6 +61,9 @@ class IcebergRewind:
     def others(self) -> Iterable[tuple[str, Position]]:
         return self._places.of_others(self._table)
 
+    def is_upserted(self) -> bool:
+        return upserted(self._table) is not None
+
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         found = all_files(self._table)
         if found is None:
@@ -68,7 +72,7 @@ class IcebergRewind:
 
     def schema(self) -> pa.Schema:
         reason = next(rules_of_table(self._table), None)
-        schema = file_schema(self._table)
+        schema = file_schema(self._table.schema())
         if reason or schema is None:
             raise self._refused(reason or "has columns of types that loads do not write")
         return schema
@@ -99,7 +103,7 @@ class IcebergRewind:
             },
             self._places.properties(self._table, step.position),
         )
-        return replace_files(self._newest, self._table, stage, cuts, said)
+        return replace_files(self._newest, self._table, stage, cuts, said) is not None
 
     def _refused(self, why: str) -> TargetError:
         return cannot_cut(f"the Iceberg table {'.'.join(self._table.name())} {why}")

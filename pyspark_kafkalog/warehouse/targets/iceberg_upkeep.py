@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import FileFormat, ManifestContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -35,6 +36,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.layout import FILE_BYTES
 from pyspark_kafkalog.warehouse.rows.row_types import storable
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DIRECTORY
 from pyspark_kafkalog.warehouse.targets.iceberg_files import with_field_ids
 from pyspark_kafkalog.warehouse.targets.iceberg_history import lineage
 from pyspark_kafkalog.warehouse.targets.iceberg_place import (
@@ -122,7 +124,7 @@ class IcebergUpkeep:
         return wanted
 
     def _compact(self, table: Table) -> None:
-        schema = file_schema(table)
+        schema = file_schema(table.schema())
         live = _live_files(table)
         reason = next(rules_of_table(table), None)
         if reason is None and schema is None:
@@ -205,16 +207,16 @@ def _rules(table: Table) -> tuple[Any, ...]:
     return metadata.current_schema_id, metadata.default_spec_id, metadata.format_version
 
 
-def file_schema(table: Table) -> pa.Schema | None:
-    """The columns of files with the table's rows; None where these are of types that cannot be
-    written here as they are."""
-    there = schema_to_pyarrow(table.schema(), include_field_ids=False)
+def file_schema(columns: Schema) -> pa.Schema | None:
+    """The columns of files with the rows of a table that has such columns; None where these are of
+    types that cannot be written here as they are."""
+    there = schema_to_pyarrow(columns, include_field_ids=False)
     try:
         stored = storable(there)
     except InvalidOptionError:
         return None
     same = (same_type(one.type, other.type) for one, other in zip(there, stored, strict=True))
-    return with_field_ids(stored, table.schema()) if all(same) else None
+    return with_field_ids(stored, columns) if all(same) else None
 
 
 def _live_files(table: Table) -> list[LiveFile] | None:
@@ -323,7 +325,8 @@ def _old_snapshots(metadata: TableMetadata, age_ms: int) -> list[int]:
 
 def _files_of(table: Table) -> Iterator[tuple[TablePlace, str, float]]:
     """What lies where the table keeps its files, and when it was written: metadata, and data, but
-    for directories of loads and what may be another table's, too."""
+    for directories of loads, the keys that upserts have deleted, and what may be another table's,
+    too."""
     place = metadata_place(table)
     for name, changed in place.changed().items():
         if _METADATA_FILE.fullmatch(name):
@@ -331,7 +334,8 @@ def _files_of(table: Table) -> Iterator[tuple[TablePlace, str, float]]:
     if "write.data.path" not in table.properties:
         place = data_place(table)
         for name, changed in place.changed().items():
-            if name.endswith(".parquet") and not name.startswith("load-"):
+            is_apart = name.startswith(("load-", f"{DIRECTORY}/"))
+            if name.endswith(".parquet") and not is_apart:
                 yield place, name, changed
 
 

@@ -9,7 +9,7 @@ Called by the driver.
 
 from typing import Protocol
 
-from pyspark_kafkalog.errors import LoadConflictError, TargetError
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit, Position, Step
 from pyspark_kafkalog.warehouse.targets.staging import check_staged, discard, remove_all_but, sync
 
@@ -24,8 +24,8 @@ class FencedTable(Protocol):
         """Opens the table in its newest state, which `position` and `publish` are about."""
 
     def position(self) -> Position:
-        """Where the load's name goes on in that state. Raises LoadConflictError or TargetError
-        where the commit must not follow it."""
+        """Where the load's name goes on in that state. Raises LoadConflictError, TargetError or
+        InvalidRowError where the commit must not follow it."""
 
     def publish(self, step: Step) -> int | None:
         """The number of the commit that followed just that state; None where another one did.
@@ -47,10 +47,11 @@ def publish_fenced(pending: PendingCommit, table: FencedTable) -> Commit:
         check_staged(stage, files, table.advice)
         try:
             step = pending.step_from(table.position())
-        except (LoadConflictError, TargetError):
+        except KafkalogError:
             discard(stage)
             raise
         sequence = table.publish(step)
         if sequence is not None:
-            remove_all_but(stage, files)
+            # The rows of an upsert are in other files by now.
+            remove_all_but(stage, files if stage.upsert is None else ())
             return pending.committed(sequence, step)

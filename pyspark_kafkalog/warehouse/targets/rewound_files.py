@@ -37,6 +37,7 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     Merge,
     batches_of,
 )
+from pyspark_kafkalog.warehouse.targets.upserted import cannot_take_back
 
 _KINDS = (pa.string(), pa.int64(), pa.int64())
 
@@ -49,6 +50,9 @@ class RewoundTable(Protocol):
 
     def others(self) -> Iterable[tuple[str, Position]]:
         """All loads that have a place, and where."""
+
+    def is_upserted(self) -> bool:
+        """Whether rows take the place of older ones, so that none are doubled."""
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         """The data files, each with what is in the way of reading and copying its rows."""
@@ -81,7 +85,9 @@ def go_back(asked: Rewind, table: RewoundTable, target: str) -> Rewound:
     cuts: _Cuts | None = None
     while True:
         step = asked.step_from(table.look(), target)
-        live = table.files()
+        if asked.truncates and table.is_upserted():
+            raise cannot_take_back(target)
+        live = [] if table.is_upserted() else table.files()
         schema = table.schema() if live else pa.schema([])
         if cuts is None or not cuts.hold_for(step, schema):
             if cuts is not None:

@@ -68,7 +68,7 @@ class Target(Protocol):
         partitioned. A table that is there is changed by the commit alone: the stage's schema has
         the columns as they are going to be. With `upsert`, files and `schema` have the columns that
         it adds; raises TargetError where the table was loaded with another one, or none, and so it
-        does without where it was loaded with one. SQL targets alone are given any.
+        does without where it was loaded with one. Parquet targets are given none.
         """
 
     def commit(self, pending: PendingCommit) -> Commit:

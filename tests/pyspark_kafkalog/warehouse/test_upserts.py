@@ -23,7 +23,7 @@ from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, TargetEr
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from pyspark_kafkalog.warehouse.options import load_options
-from tests.pyspark_kafkalog.warehouse.tables import SqliteTable
+from tests.pyspark_kafkalog.warehouse.tables import SqliteTable, Table, table_of
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ class Topic:
             for _, batch in [*encoder.encode(rows), *encoder.finish()]:
                 producer.send(TopicPartition(self.name, partition), batch)
 
-    def load(self, table: SqliteTable, spark: SparkSession | None = None, **how: Any) -> LoadResult:
+    def load(self, table: Table, spark: SparkSession | None = None, **how: Any) -> LoadResult:
         how = {"mode": "upsert", **how}
         done: LoadResult = pyspark_kafkalog.load(spark, "n", table.name, self.options, **how)
         return done
@@ -261,8 +261,21 @@ def test_what_cannot_be_is_refused(how: Any, said: str) -> None:
         load_options("n", "sql:sqlite:///x#t", options, **how)
 
 
-def test_targets_of_files_are_refused() -> None:
+def test_directories_of_files_are_refused() -> None:
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
-    for kind in ("parquet:/x", "delta:/x", "iceberg:a.b?"):
-        with pytest.raises(InvalidOptionError, match="mode upsert is for sql: targets"):
-            load_options("n", kind, options, mode="upsert")
+    with pytest.raises(InvalidOptionError, match="mode upsert is for delta:, iceberg: and sql:"):
+        load_options("n", "parquet:/x", options, mode="upsert")
+    with pytest.raises(InvalidOptionError, match="neither partition_by nor sort_by"):
+        load_options("n", "delta:/x", options, mode="upsert", partition_by="topic")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_of_files_take_upserts(topic: Topic, kind: str, tmp_path: Path) -> None:
+    table = table_of(kind, tmp_path)
+    topic.send((b"1", {"id": 1, "note": "a"}), (b"2", {"id": 2}), (b"1", {"id": 1, "note": "b"}))
+    assert topic.load(table, **VALUES).records == 3
+    topic.send((b"2", None), (b"3", {"id": 3}))
+    assert topic.load(table, **VALUES).records == 2
+    assert topic.load(table, **VALUES).records == 0
+    rows = table.arrow().select(["id", "note"]).sort_by("id").to_pylist()
+    assert rows == [{"id": 1, "note": "b"}, {"id": 3, "note": None}]

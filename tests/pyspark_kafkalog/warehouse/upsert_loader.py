@@ -14,6 +14,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
+from tests.pyspark_kafkalog.warehouse.tables import Table
 
 
 class Record(NamedTuple):
@@ -75,6 +76,14 @@ def upsert(
     rows = how.marked(batch_of(placed, topic, schema))
     files = list(write_files(stage, topic, [rows] if records else []))
     return target.commit(PendingCommit(stage, name, position, pieces, files))
+
+
+def found(table: Table) -> dict[bytes, bytes]:
+    """The values of a table's keys."""
+    rows = table.all_rows()
+    keys = [bytes(row["key"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+    return {bytes(row["key"]): bytes(row["value"]) for row in rows}
 
 
 def next_offset(target: Target, name: str, partition: int = 0, topic: str = "orders") -> int:

@@ -1,0 +1,131 @@
+"""Which keys upserts have deleted from a table of files, so that no older record brings one back.
+
+    PLACE/_kafkalog_deleted/<load id>.parquet   key, topic, partition, offset, order
+
+A row is a tombstone: the record's place, and with `order_by` its time. Files are written before the
+commit that deletes the rows, which does not name them: a tombstone counts once the load that read
+it has passed its offset, and that the commit says. So a commit that never comes leaves none that
+counts, and a file may be there twice, as one that is written and as one that was merged.
+
+The name hides them from readers, and from whoever removes files that the table does not name, in
+Delta, Iceberg and Spark alike. A key that has a row again keeps its tombstones: an older one says
+nothing that the row does not.
+
+Memory: the keys of one file. Called by the driver, by upserted_files.py and the targets.
+"""
+
+import io
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from kafka.structs import TopicPartition
+
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.warehouse.targets.staging import new_load_id
+from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
+
+SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int64(),
+        "offset": pa.int64(),
+        "order": pa.int64(),
+    }
+)
+
+DIRECTORY = "_kafkalog_deleted"
+_MOST_FILES = 16
+_ANY_OFFSET = 2**63 - 1
+
+
+class DeletedKeys:
+    """Those of the table at `place`; loads have `passed` these offsets, all of them together."""
+
+    def __init__(self, place: TablePlace, passed: Offsets) -> None:
+        self._place = place
+        self._passed = passed
+
+    def among(self, keys: pa.Array) -> pa.Table:
+        """The tombstones that count, of some of the keys; of one key there may be several."""
+        found = [SCHEMA.empty_table()]
+        for _, table in self._all():
+            of_keys = table.filter(pc.is_in(table.column("key"), value_set=keys))
+            found.append(of_keys.filter(_within(of_keys, self._passed)))
+        return pa.concat_tables(found)
+
+    def add(self, tombstones: pa.Table, load_id: str, stage_path: str) -> None:
+        """Writes tombstones down that a commit of load `load_id` is about to make count; the stage
+        may be used for it. To add them again does no harm."""
+        if not tombstones.num_rows:
+            return
+        names = self._names()
+        merged = names if len(names) >= _MOST_FILES else []
+        earlier = [self._newest(table) for _, table in self._read(merged)]
+        self._write([*earlier, tombstones], load_id, stage_path)
+        self._place.remove(merged)
+
+    def drop(self, load_id: str, stage_path: str) -> None:
+        """Removes all that count, with the help of a stage."""
+        files = list(self._all())
+        left = [table.filter(pc.invert(_within(table, self._passed))) for _, table in files]
+        if any(len(kept) < len(table) for kept, (_, table) in zip(left, files, strict=True)):
+            self._write(left, load_id, stage_path)
+            self._place.remove([name for name, _ in files])
+
+    def _newest(self, table: pa.Table) -> pa.Table:
+        """The newest of each key and partition, of those that count; what does not, may yet."""
+        counts = _within(table, self._passed)
+        together = table.filter(counts).group_by(["key", "topic", "partition"])
+        newest = together.aggregate([("offset", "max"), ("order", "max")])
+        newest = newest.select(["key", "topic", "partition", "offset_max", "order_max"])
+        return pa.concat_tables(
+            [newest.rename_columns(SCHEMA.names), table.filter(pc.invert(counts))]
+        )
+
+    def _write(self, tables: Sequence[pa.Table], load_id: str, stage_path: str) -> None:
+        sink = io.BytesIO()
+        pq.write_table(pa.concat_tables(tables), sink, compression="zstd")
+        self._place.create(f"{DIRECTORY}/{load_id}.parquet", sink.getvalue(), stage_path)
+
+    def _names(self) -> list[str]:
+        return [f"{DIRECTORY}/{name}" for name in self._place.names(DIRECTORY)]
+
+    def _all(self) -> Iterator[tuple[str, pa.Table]]:
+        """Every file, also if others merge some meanwhile: what these had is in a new one."""
+        seen: set[str] = set()
+        while names := [name for name in self._names() if name not in seen]:
+            seen.update(names)
+            yield from self._read(names)
+
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+        """Those of the files that are there."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield name, pq.ParquetFile(self._place.source(name)).read().cast(SCHEMA)
+
+
+def forget_keys(place: TablePlace, partitions: Collection[TopicPartition]) -> None:
+    """Drops the tombstones of partitions whose records a load is to read from the start."""
+    keys = DeletedKeys(place, dict.fromkeys(partitions, _ANY_OFFSET))
+    load_id = new_load_id()
+    stage_path = place.make_stage(load_id)
+    try:
+        keys.drop(load_id, stage_path)
+    finally:
+        open_stage(stage_path).discard()
+
+
+def _within(table: pa.Table, places: Offsets) -> pa.ChunkedArray:
+    """Which rows are of these partitions, before these offsets."""
+    found = pa.chunked_array([pa.repeat(pa.scalar(False), table.num_rows)])
+    for (topic, partition), place in places.items():
+        of_partition = pc.and_(
+            pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition)
+        )
+        found = pc.or_(found, pc.and_(of_partition, pc.less(table.column("offset"), place)))
+    return found

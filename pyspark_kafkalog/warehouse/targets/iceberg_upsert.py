@@ -1,0 +1,128 @@
+"""Upserts into an Iceberg table: files are replaced in the snapshot that comes with the properties.
+
+    snapshot `overwrite`               without delete files: rows are written anew
+    table property `kafkalog.upsert`   how the table is upserted (upserted.Upserted)
+    LOCATION/data/_kafkalog_deleted/   deleted_keys.py
+
+Tables with delete files are refused: a row may be gone already. Called by iceberg.py, and
+iceberg_rewind.py, which asks whether a table is upserted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.warehouse.commit import Stage
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets.iceberg_evolution import change_schema
+from pyspark_kafkalog.warehouse.targets.iceberg_place import data_place
+from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
+from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
+    all_files,
+    by_id,
+    file_schema,
+    fits_in,
+    new_stage,
+)
+from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
+from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile
+from pyspark_kafkalog.warehouse.targets.upserted import Upserted, refuse_other_mode
+from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns
+
+_UPSERT = "kafkalog.upsert"
+
+
+def upserted(table: Table) -> Upserted | None:
+    """How the table is upserted; None where it is appended to, or nothing was loaded."""
+    text = table.metadata.properties.get(_UPSERT)
+    return Upserted.from_json(text) if text else None
+
+
+def check_mode(
+    table: Table, upsert: Upsert | None, schema: pa.Schema, is_loaded: bool, identifier: str
+) -> None:
+    """Raises TargetError unless rows with such columns can go into the table in this way, which is
+    to append where `upsert` is None; `is_loaded`: a load has a place in it."""
+    recorded = upserted(table)
+    refuse_other_mode(recorded, upsert, schema, is_loaded, identifier)
+    if upsert is not None:
+        there = [field.name for field in table.schema().fields]
+        check_columns(recorded, schema, there, f"the Iceberg table {identifier}")
+
+
+class UpsertedIceberg:
+    """A table as one upsert sees it: see upserted_files.UpsertedTable. `schema` are its columns as
+    the commit leaves them; loads have `passed` these offsets."""
+
+    def __init__(
+        self, table: Table, schema: Schema, passed: Callable[[], Mapping[str, Offsets]]
+    ) -> None:
+        self._table = table
+        self._schema = schema
+        self._name = ".".join(table.name())
+        self.passed = passed
+
+    def place(self) -> TablePlace:
+        return data_place(self._table)
+
+    def files(self) -> Sequence[tuple[LiveFile, str | None]]:
+        found = all_files(self._table)
+        if found is None:
+            raise TargetError(
+                f"the Iceberg table {self._name} has delete files, which its own engine has to "
+                "apply before its rows can be told: nothing was committed. Have it rewrite the "
+                "files (in Spark: CALL system.rewrite_data_files with delete-file-threshold 1), "
+                "and run the load again"
+            )
+        return found
+
+    def schema(self) -> pa.Schema:
+        schema = file_schema(self._schema)
+        if schema is None:
+            raise TargetError(
+                f"the Iceberg table {self._name} has columns of types that loads do not write, and "
+                "an upsert writes rows anew: name another table"
+            )
+        return schema
+
+    def columns(self, schema: pa.Schema) -> Columns:
+        return by_id(schema)
+
+    def fits(self, file: LiveFile, schema: pa.Schema) -> bool:
+        return fits_in(file, schema)
+
+    def stage(self, schema: pa.Schema) -> Stage:
+        return new_stage(self._table, schema)
+
+    def publish(
+        self,
+        newest: Callable[[], Table],
+        change: Change,
+        staged: Stage,
+        properties: Mapping[str, str],
+        summary: Mapping[str, str],
+    ) -> int | None:
+        """The snapshot of the rows of a stage, which `change` has written; None where it did not
+        follow this state of the table, but another one did."""
+        recorded = upserted(self._table)
+        assert staged.upsert is not None
+        now = Upserted.of(staged.upsert, staged.schema)
+        now = recorded.filled_by(staged.schema) if recorded else now
+
+        def alter(transaction: Transaction) -> None:
+            if change.merges:
+                rows = table_columns(staged.schema)
+                change_schema(transaction, self._table, rows, staged.change)
+
+        said = Said(
+            Operation.OVERWRITE if change.merges else Operation.APPEND,
+            summary,
+            {**properties, _UPSERT: now.to_json()},
+            alter,
+        )
+        return replace_files(newest, self._table, change.stage, change.merges, said)

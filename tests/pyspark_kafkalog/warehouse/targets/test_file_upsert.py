@@ -1,0 +1,229 @@
+"""Upserts into tables of files: what is written anew, what is refused, and what others do.
+
+What a table holds afterwards, test_upsert.py tries of every kind of target."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from pyspark_kafkalog import maintain
+from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.errors import TargetError
+from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.commit import PendingCommit
+from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets import staged_files, upkeep, upserted_files
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, Table, table_of
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
+
+BY_TIME = Upsert(order_by="timestamp")
+
+
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.slow)])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return table_of(request.param, tmp_path)
+
+
+def upsert_numbers(
+    table: Table, numbers: Iterable[int], value: bytes, kind: pa.DataType, how: Upsert
+) -> None:
+    """Rows that have a column `id` of a kind, of as many records of one partition."""
+    target, ids = table.open(), list(numbers)
+    position = target.position("n")
+    start = max(position.offsets.values(), default=0)
+    schema = row_schema().append(pa.field("id", kind))
+    columns: dict[str, Any] = {
+        "key": [b"k"] * len(ids),
+        "value": [value] * len(ids),
+        "topic": ["orders"] * len(ids),
+        "partition": [0] * len(ids),
+        "offset": range(start, start + len(ids)),
+        "timestamp": [0] * len(ids),
+        "timestampType": [0] * len(ids),
+        "id": pa.array(ids, pa.int32() if pa.types.is_date(kind) else pa.int64()),
+    }
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    stage = target.stage(how.schema(schema), (), SchemaChange(adds=True), how)
+    files = list(write_files(stage, "orders", [how.marked(rows)]))
+    pieces = [OffsetRange("orders", 0, start, start + len(ids))]
+    target.commit(PendingCommit(stage, "n", position, pieces, files))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int32(), pa.string(), pa.date32(), pa.decimal128(21, 2)], ids=str
+)
+@pytest.mark.parametrize("key", [("id",), ("partition", "id")], ids=["one", "two"])
+def test_columns_of_every_kind_are_keys(
+    kind: pa.DataType, key: tuple[str, ...], tmp_path: Path
+) -> None:
+    table = DeltaLakeTable(tmp_path)
+    upsert_numbers(table, range(8), b"old", kind, Upsert(key))
+    upsert_numbers(table, range(6, 10), b"new", kind, Upsert(key))
+    upsert_numbers(table, range(-3, 0), b"other", kind, Upsert(key))
+    values = sorted(table.arrow().column("value").to_pylist())
+    assert values == [b"new"] * 4 + [b"old"] * 6 + [b"other"] * 3
+
+
+def test_row_groups_without_such_keys_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are files copied in which there is none."""
+    table = DeltaLakeTable(tmp_path)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(upkeep, "_READ_ROWS", 100)
+    for numbers in (range(1000), range(1000, 2000)):
+        upsert_numbers(table, numbers, b"old", pa.int64(), Upsert(("id",)))
+    before = set(table.delta().file_uris())
+    read: list[int] = []
+    numbers_of = upserted_files._Newest.numbers
+
+    def counted(newest: Any, columns: Any) -> Any:
+        read.append(len(columns["id"]))
+        return numbers_of(newest, columns)
+
+    monkeypatch.setattr(upserted_files._Newest, "numbers", counted)
+    upsert_numbers(table, [1250], b"new", pa.int64(), Upsert(("id",)))
+    assert read == [100]
+    assert len(before & set(table.delta().file_uris())) == 1
+    assert sorted(table.arrow().column("id").to_pylist()) == list(range(2000))
+    assert table.rows() == {b"old": 1999, b"new": 1}
+
+
+def test_columns_come_with_the_rows_that_need_them(table: Table) -> None:
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1"), Record(b"b", b"1"), Record(b"c", b"1"))
+    upsert(target, "n", Record(b"a", b"2", note="x"), Record(b"b", b"2", note="x"))
+    upsert(target, "n", Record(b"b", b"3"), Record(b"d", b"3"))
+    rows = {bytes(row["key"]): (bytes(row["value"]), row["note"]) for row in table.all_rows()}
+    assert rows == {
+        b"a": (b"2", "x"),
+        b"b": (b"3", None),
+        b"c": (b"1", None),
+        b"d": (b"3", None),
+    }
+
+
+def test_a_table_with_columns_of_its_own_is_refused(tmp_path: Path) -> None:
+    """A row that changes would lose what it has there."""
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    rows = table.arrow().append_column("mine", pa.array(["x"]))
+    write_deltalake(table.uri, rows, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(TargetError, match="has a column mine that the rows have not"):
+        upsert(table.open(), "n", Record(b"b", b"1"))
+
+
+def test_a_table_with_two_rows_of_a_key_is_refused(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", b"1"))
+    write_deltalake(table.uri, table.arrow(), mode="append")
+    with pytest.raises(TargetError, match="several rows of a key: nothing was committed"):
+        upsert(table.open(), "n", Record(b"a", b"2"))
+    assert table.offsets("n")[0] == 2
+    named = {uri.split("/")[-2] for uri in table.delta().file_uris()}
+    assert {path.name for path in Path(table.uri).glob("load-*")} <= named
+
+
+@pytest.mark.parametrize("setting", ["delta.appendOnly", "delta.enableChangeDataFeed"])
+def test_a_table_whose_files_must_not_go_is_refused(setting: str, tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    table.delta().alter.set_table_properties({setting: "true"})
+    with pytest.raises(TargetError, match=rf"{setting} = true\): mode upsert replaces files"):
+        upsert(table.open(), "n", Record(b"a", b"2"))
+
+
+def test_a_tombstone_may_lack_what_rows_must_have(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    schema = pa.schema([field.with_nullable(field.name != "value") for field in row_schema()])
+    write_deltalake(table.uri, schema.empty_table())
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", None))
+    assert found(table) == {b"a": b"1"}
+
+
+def test_a_row_may_not_lack_what_rows_must_have(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    schema = row_schema().append(pa.field("note", pa.string()))
+    needed = [field.with_nullable(field.name != "note") for field in schema]
+    write_deltalake(table.uri, pa.schema(needed).empty_table())
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1", note="x"))
+    with pytest.raises(TargetError, match=r"column note of the Delta table .* may not be null"):
+        upsert(target, "n", Record(b"b", b"1", note="x"), Record(b"c", b"1"))
+    assert found(table) == {b"a": b"1"}
+
+
+def test_upkeep_leaves_rows_and_deleted_keys(table: Table) -> None:
+    """Also by force, and of files that the table does not name."""
+    for number in range(6):
+        upsert(table.open(), "n", Record(b"%d" % number, b"1", 0, 5), how=BY_TIME)
+    upsert(table.open(), "n", Record(b"0", None, 0, 6), how=BY_TIME)
+    maintain(table.name, retention_hours=0, force=True)
+    upsert(table.open(), "n", Record(b"0", b"older", 1, 4), Record(b"1", b"2", 1, 7), how=BY_TIME)
+    rows = {b"1": b"2", **{b"%d" % number: b"1" for number in range(2, 6)}}
+    assert found(table) == rows
+
+
+def test_deleted_keys_are_known_after_many_loads(table: Table) -> None:
+    for number in range(40):
+        upsert(table.open(), "n", Record(b"%d" % number, None, 0, 9), how=BY_TIME)
+    kept = list(Path(table.directory).rglob("_kafkalog_deleted/*"))
+    assert len(kept) <= 17
+    old = [Record(b"%d" % number, b"older", 1, 8) for number in range(40)]
+    upsert(table.open(), "n", *old, Record(b"x", b"1", 1), how=BY_TIME)
+    assert found(table) == {b"x": b"1"}
+
+
+def test_a_load_that_is_late_looks_again(table: Table) -> None:
+    """Both are there, and of one key the newer."""
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"1", 0, 1), Record(b"b", b"1", 0, 1), how=BY_TIME)
+    upsert(target, "other", Record(b"x", b"1", 1, 1), how=BY_TIME)
+    late = _CommitsLater(table, Record(b"a", b"3", 1, 3), Record(b"y", b"3", 1, 3))
+    upsert(late, "n", Record(b"a", b"2", 0, 2), Record(b"b", None, 0, 2), how=BY_TIME)
+    assert found(table) == {b"a": b"3", b"x": b"1", b"y": b"3"}
+    stages = {path.parent.name for path in Path(table.directory).rglob("load-*/*.parquet")}
+    assert {path.name for path in Path(table.directory).rglob("load-*")} == stages
+
+
+def test_rows_of_others_are_found_by_their_keys(tmp_path: Path) -> None:
+    """Also where they do not say which record they were made of."""
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    rows = pa.table({"key": pa.array([b"b"]), "value": pa.array([b"mine"])})
+    write_deltalake(table.uri, rows, mode="append", schema_mode="merge")
+    upsert(table.open(), "n", Record(b"b", b"2"))
+    assert found(table) == {b"a": b"1", b"b": b"2"}
+
+
+class _CommitsLater:
+    """A target into which load `other` upserts before a commit that has looked already."""
+
+    def __init__(self, table: Table, *records: Record) -> None:
+        self._table = table
+        self._records = records
+        self._target = table.open()
+
+    def commit(self, pending: PendingCommit) -> Any:
+        records, look = list(self._records), upserted_files.FileUpsert.change
+
+        def looked(ours: Any, state: Any) -> Any:
+            change = look(ours, state)
+            if records and ours._pending.name == pending.name:
+                now = [records.pop() for _ in range(len(records))]
+                upsert(self._table.open(), "other", *now, how=BY_TIME)
+            return change
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(upserted_files.FileUpsert, "change", looked)
+            return self._target.commit(pending)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
