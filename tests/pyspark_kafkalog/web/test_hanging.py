@@ -20,6 +20,7 @@ from pyspark_kafkalog.web import brokers as asking
 from pyspark_kafkalog.web.app import PageSettings
 from pyspark_kafkalog.web.brokers import Brokers
 from pyspark_kafkalog.web.figures import Measure
+from tests.pyspark_kafkalog.client.scripted import ScriptedBroker
 from tests.pyspark_kafkalog.web.conftest import Page, config, serving
 from tests.pyspark_kafkalog.web.large_cluster import (
     END,
@@ -122,6 +123,19 @@ def test_a_cluster_that_never_answers_is_a_sentence(mute: socket.socket) -> None
             assert f"127.0.0.1:{port_of(mute)}" in answer.text
             assert took_s < 2 + BUSY_S
         assert page.get("/static/page.js").status == 200
+
+
+def test_a_broker_that_is_away_is_told_by_its_replicas() -> None:
+    """Metadata name the brokers that are there, and all replicas: here those of broker 1."""
+    with (
+        ScriptedBroker({}, {"orders": 3}, node_id=2) as broker,
+        serving(PageSettings(config(broker.bootstrap_servers))) as page,
+    ):
+        rows = page.get("/brokers").rows
+    assert [row[0] for row in rows] == ["Broker", "2", "1"]
+    assert rows[1][1] == f"{broker.bootstrap_servers} controller"
+    assert rows[2][3] == "no"
+    assert rows[2][5] == "3"
 
 
 def test_a_topic_of_10_000_partitions_is_paged() -> None:
