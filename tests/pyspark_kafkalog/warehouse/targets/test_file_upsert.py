@@ -17,7 +17,12 @@ from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
-from pyspark_kafkalog.warehouse.targets import staged_files, upkeep, upserted_files
+from pyspark_kafkalog.warehouse.targets import (
+    deleted_keys,
+    staged_files,
+    upkeep,
+    upserted_files,
+)
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, Table, table_of
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
@@ -171,12 +176,15 @@ def test_upkeep_leaves_rows_and_deleted_keys(table: Table) -> None:
     assert found(table) == rows
 
 
-def test_deleted_keys_are_known_after_many_loads(table: Table) -> None:
-    for number in range(40):
+def test_deleted_keys_are_known_after_many_loads(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_keys, "_MOST_FILES", 3)
+    for number in range(8):
         upsert(table.open(), "n", Record(b"%d" % number, None, 0, 9), how=BY_TIME)
     kept = list(Path(table.directory).rglob("_kafkalog_deleted/*"))
-    assert len(kept) <= 17
-    old = [Record(b"%d" % number, b"older", 1, 8) for number in range(40)]
+    assert len(kept) <= 4
+    old = [Record(b"%d" % number, b"older", 1, 8) for number in range(8)]
     upsert(table.open(), "n", *old, Record(b"x", b"1", 1), how=BY_TIME)
     assert found(table) == {b"x": b"1"}
 
