@@ -487,12 +487,11 @@ class TransactionalWrites:
         is_replayed = newest.batch == batch != NO_BATCH
         # Where a part is there and the plan is not known, `_missing` has more to say.
         is_told = outcomes.all_committed or bool(planned and newest.planned)
-        is_gone = outcomes.all_gone(newest)
-        if is_replayed and is_told and not is_gone:
+        if is_replayed and is_told and not outcomes.all_gone(newest):
             self._check_same(newest, planned, written)
         if not outcomes.all_committed:
             return tuple(self._missing(newest, outcomes, batch, written))
-        return () if is_repeated or (is_replayed and not is_gone) else tuple(written)
+        return () if is_repeated or is_replayed else tuple(written)
 
     def _missing(
         self,
