@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source.offsets import Offsets
+from pyspark_kafkalog.warehouse.targets.record_places import rows_at
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
@@ -120,12 +121,7 @@ def forget_keys(place: TablePlace, partitions: Collection[TopicPartition]) -> No
         open_stage(stage_path).discard()
 
 
-def _within(table: pa.Table, places: Offsets) -> pa.ChunkedArray:
+def _within(table: pa.Table, places: Offsets) -> pa.BooleanArray:
     """Which rows are of these partitions, before these offsets."""
-    found = pa.chunked_array([pa.repeat(pa.scalar(False), table.num_rows)])
-    for (topic, partition), place in places.items():
-        of_partition = pc.and_(
-            pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition)
-        )
-        found = pc.or_(found, pc.and_(of_partition, pc.less(table.column("offset"), place)))
-    return found
+    origin = [table.column(name).combine_chunks() for name in ("topic", "partition", "offset")]
+    return rows_at(origin, places, pc.less)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Position, Stage
+from pyspark_kafkalog.warehouse.targets.record_places import rows_at
 from pyspark_kafkalog.warehouse.targets.rewound import (
     ORIGIN,
     Rewind,
@@ -185,8 +186,8 @@ class _Cuts:
                 unknown = sum(column.null_count for column in origin)
                 if unknown:
                     raise no_origin(self._target, f"{unknown} or more of them have null there")
-                all_rows += _beyond(origin, self._step.places).true_count
-                not_its_own += _beyond(origin, self._step.now).true_count
+                all_rows += rows_at(origin, self._step.places, pc.greater_equal).true_count
+                not_its_own += rows_at(origin, self._step.now, pc.greater_equal).true_count
         if odd and all_rows:
             # Some of the rows may be gone already.
             raise self._cannot_copy(file, odd)
@@ -211,7 +212,7 @@ class _Cuts:
                     _column(batch, None if name in constants else name, constants.get(name), kind)
                     for name, kind in zip(ORIGIN, _KINDS, strict=True)
                 ]
-                left = batch.filter(pc.invert(_beyond(origin, self._step.places)))
+                left = batch.filter(pc.invert(rows_at(origin, self._step.places, pc.greater_equal)))
                 if left.num_rows:
                     yield left
 
@@ -279,16 +280,3 @@ def _column(
         return batch.column(batch.schema.get_all_field_indices(name)[0]).cast(kind)
     value = pa.scalar(constant, pa.string()).cast(kind)
     return pa.repeat(value, batch.num_rows)
-
-
-def _beyond(origin: Sequence[pa.Array], places: Offsets) -> pa.BooleanArray:
-    """Which rows, given their columns of ORIGIN without nulls, are from these places on."""
-    topics, partitions, offsets = origin
-    found = pa.repeat(pa.scalar(False), len(offsets))
-    seen_topics = set(pc.unique(topics).to_pylist())
-    seen_partitions = set(pc.unique(partitions).to_pylist())
-    for (topic, partition), place in places.items():
-        if topic in seen_topics and partition in seen_partitions:
-            of_partition = pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition))
-            found = pc.or_(found, pc.and_(of_partition, pc.greater_equal(offsets, place)))
-    return found
