@@ -139,8 +139,10 @@ def with_deleted(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(DELETED, pa.bool_()))
 
 
-def table_columns(schema: pa.Schema) -> pa.Schema:
-    """Those of staged files that the table has, too."""
+def table_columns(schema: pa.Schema, upsert: Upsert | None) -> pa.Schema:
+    """Those of staged files that the table has, too: all, where rows are appended."""
+    if upsert is None:
+        return schema
     return pa.schema([field for field in schema if field.name not in (DELETED, KEY, ORDER)])
 
 

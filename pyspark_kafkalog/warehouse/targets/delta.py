@@ -112,6 +112,7 @@ from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace, open_place
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
+from pyspark_kafkalog.warehouse.targets.upserted import is_loaded
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 LOAD_ID = "kafkalog.load-id"
@@ -198,12 +199,12 @@ class DeltaTarget:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self.place}"):
             self.place.make()
-            rows = table_columns(schema) if upsert else schema
+            rows = table_columns(schema, upsert)
             table = self._table() or self._create(rows, partition_by)
             rows = joined_columns(table, rows, change)
             changed = changed_schema(table, rows, change, self.place)
-            is_loaded = upsert is not None and bool(self.names())
-            check_mode(table, upsert, rows, is_loaded, self.place)
+            has_loads = upsert is not None and bool(self.names())
+            check_mode(table, upsert, rows, has_loads, self.place)
             refuse_unfit(table, changed, rows, partition_by, self.place)
             path = self.place.make_stage(load_id)
             self.place.try_create(load_id)
@@ -482,33 +483,28 @@ class _FencedDelta:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        rows = table_columns(stage.schema) if stage.upsert else stage.schema
+        rows = table_columns(stage.schema, stage.upsert)
         now = joined_columns(table, rows, stage.change)
         check_unchanged(rows, now, f"the Delta table {self._place}")
         self._schema = changed_schema(table, rows, stage.change, self._place)
-        is_loaded = stage.upsert is not None and self._is_loaded()
-        check_mode(table, stage.upsert, rows, is_loaded, self._place)
+        passed = {} if stage.upsert is None else self._passed()
+        check_mode(table, stage.upsert, rows, is_loaded(pending, passed), self._place)
         refuse_unfit(table, self._schema, rows, partition_by, self._place)
         if stage.upsert is not None:
-            self._change_files(stage.upsert)
+            self._change_files(stage.upsert, passed)
         else:
             refuse_nulls(table, stage, pending.files, self._statistics, self._place)
         return position
 
-    def _is_loaded(self) -> bool:
-        """Whether the table had a load before this one was planned, or has another one now."""
-        names = set(self._target.names())
-        return bool(self._pending.planned_from.offsets) or bool(names - {self._pending.name})
+    def _passed(self) -> dict[str, Offsets]:
+        """Where each load goes on."""
+        names = sorted({*self._target.names(), self._pending.name})
+        places = {name: self._target.position_in(self._table, name) for name in names}
+        return {name: _without_dropped(each.offsets) for name, each in places.items()}
 
-    def _change_files(self, upsert: Upsert) -> None:
+    def _change_files(self, upsert: Upsert, passed: Mapping[str, Offsets]) -> None:
         table, pending = self._table, self._pending
         self._upsert = self._upsert or FileUpsert(pending, upsert, f"the Delta table {self._place}")
-
-        def passed() -> dict[str, Offsets]:
-            names = {*self._target.names(), pending.name}
-            places = {name: self._target.position_in(table, name) for name in sorted(names)}
-            return {name: _without_dropped(each.offsets) for name, each in places.items()}
-
         schema = self._schema if pending.files else table.schema()
         seen = UpsertedDelta(table, schema, self._place, passed)
         self._change = self._upsert.change(seen)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from deltalake import Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
@@ -41,6 +42,10 @@ def write_entry(
     content = "".join(f"{line}\n" for line in lines).encode()
     if not place.create(f"{LOG}/{version:020}.json", content, stage.path):
         raise CommitFailedError(f"version {version} is taken")
+
+
+def txn(transaction: Transaction) -> dict[str, Any]:
+    return {"txn": {"appId": transaction.app_id, "version": transaction.version}}
 
 
 def add(action: AddAction) -> dict[str, Any]:

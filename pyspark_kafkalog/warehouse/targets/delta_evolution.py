@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
 from pyspark_kafkalog.warehouse.rows.schema_change import joined, refuse_spellings
-from pyspark_kafkalog.warehouse.targets.delta_entry import add, write_entry
+from pyspark_kafkalog.warehouse.targets.delta_entry import add, txn, write_entry
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 
 _TIME_WITHOUT_ZONE = '"timestamp_ntz"'
@@ -80,8 +80,8 @@ def append_with_schema(
     }
     actions = [
         {"metaData": metadata_of(table, schema)},
-        *({"txn": {"appId": one.app_id, "version": one.version}} for one in transactions),
-        *(add(action) for action in adds),
+        *map(txn, transactions),
+        *map(add, adds),
     ]
     write_entry(place, stage, table.version() + 1, said, actions)
 

@@ -8,7 +8,7 @@ feed, which would be told of rows that stay, keep their rows. Called by delta.py
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable, Transaction
@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.warehouse.commit import Position, Stage
-from pyspark_kafkalog.warehouse.targets.delta_entry import write_entry
+from pyspark_kafkalog.warehouse.targets.delta_entry import txn, write_entry
 from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting
 from pyspark_kafkalog.warehouse.targets.delta_table import open_table
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
@@ -109,9 +109,7 @@ class DeltaRewind:
             "kafkalog.offsets": json.dumps(to_json(step.position.offsets)),
             SAID_BY: json.dumps(to_json(step.places)),
         }
-        actions: list[dict[str, Any]] = [
-            {"txn": {"appId": one.app_id, "version": one.version}} for one in moves
-        ]
+        actions = [*map(txn, moves)]
         try:
             actions += file_actions(stage, cuts, changes_rows=True)
             write_entry(self._place, stage, version, said, actions)

@@ -9,7 +9,7 @@ Tables that may only be appended to, and those with a change feed, which would b
 stay, are refused. Called by delta.py alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
-from pyspark_kafkalog.warehouse.targets.delta_entry import write_entry
+from pyspark_kafkalog.warehouse.targets.delta_entry import txn, write_entry
 from pyspark_kafkalog.warehouse.targets.delta_evolution import metadata_of
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     all_files,
@@ -30,16 +30,18 @@ from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile
-from pyspark_kafkalog.warehouse.targets.upserted import Upserted, refuse_other_mode
+from pyspark_kafkalog.warehouse.targets.upserted import (
+    PROPERTY,
+    Upserted,
+    refuse_other_mode,
+    upserted_by,
+)
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns
-
-_UPSERT = "kafkalog.upsert"
 
 
 def upserted(table: DeltaTable) -> Upserted | None:
     """How the table is upserted; None where it is appended to, or nothing was loaded."""
-    text = table.metadata().configuration.get(_UPSERT)
-    return Upserted.from_json(text) if text else None
+    return Upserted.of_properties(table.metadata().configuration)
 
 
 def check_mode(
@@ -72,7 +74,7 @@ class UpsertedDelta:
         table: DeltaTable,
         schema: Schema,
         place: TablePlace,
-        passed: Callable[[], Mapping[str, Offsets]],
+        passed: Mapping[str, Offsets],
     ) -> None:
         self._table = table
         self._schema = schema
@@ -111,14 +113,13 @@ class UpsertedDelta:
         table, version = self._table, self._table.version()
         recorded = upserted(table)
         assert staged.upsert is not None
-        now = Upserted.of(staged.upsert, staged.schema)
-        now = recorded.filled_by(staged.schema) if recorded else now
+        now = upserted_by(recorded, staged.upsert, staged.schema)
         actions: list[dict[str, Any]] = []
         if now != recorded or self._schema != table.schema():
             metadata = metadata_of(table, self._schema)
-            metadata["configuration"] |= {_UPSERT: now.to_json()}
+            metadata["configuration"] |= {PROPERTY: now.to_json()}
             actions.append({"metaData": metadata})
-        actions += [{"txn": {"appId": one.app_id, "version": one.version}} for one in transactions]
+        actions += map(txn, transactions)
         actions += file_actions(change.stage, change.merges, changes_rows=True)
         info = {
             "operation": "MERGE",

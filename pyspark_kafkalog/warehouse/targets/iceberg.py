@@ -59,7 +59,6 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config, merge_config
 from pyiceberg.utils.properties import property_as_bool
@@ -144,6 +143,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
+from pyspark_kafkalog.warehouse.targets.upserted import is_loaded
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 CATALOG = "kafkalog"
@@ -221,12 +221,12 @@ class IcebergTarget:
     ) -> Stage:
         load_id = new_load_id()
         with self._explained(f"write to the load target {self}"):
-            rows = table_columns(schema) if upsert else schema
+            rows = table_columns(schema, upsert)
             table = self._table() or self._create(rows, partition_by)
             rows = joined_columns(table, rows, change)
             changed = changed_schema(table, rows, change)
-            is_loaded = upsert is not None and bool(self.names())
-            check_mode(table, upsert, rows, is_loaded, self.identifier)
+            has_loads = upsert is not None and bool(self.names())
+            check_mode(table, upsert, rows, has_loads, self.identifier)
             refuse_unfit(table, changed, rows, partition_by, self.identifier)
             path = data_place(table).make_stage(load_id)
             fields = tuple(partition_by)
@@ -494,34 +494,32 @@ class _FencedIceberg:
         # Again, others may have altered the table since the load began.
         stage = pending.stage
         partition_by = stage.partitioning.fields if stage.partitioning else ()
-        rows = table_columns(stage.schema) if stage.upsert else stage.schema
+        rows = table_columns(stage.schema, stage.upsert)
         now = joined_columns(table, rows, stage.change)
         check_unchanged(rows, now, f"the Iceberg table {identifier}")
         changed = changed_schema(table, rows, stage.change)
-        check_mode(table, stage.upsert, rows, self._is_loaded(), identifier)
+        # Of appends nobody asks the catalog once more.
+        passed = {} if stage.upsert is None else self._passed()
+        check_mode(table, stage.upsert, rows, is_loaded(pending, passed), identifier)
         refuse_unfit(table, changed, rows, partition_by, identifier)
         refuse_other_ids(changed, rows, bool(stage.change.adds), identifier)
         if stage.upsert is not None:
-            self._change_files(stage.upsert, changed if pending.files else table.schema())
+            columns = changed if pending.files else table.schema()
+            self._change_files(stage.upsert, UpsertedIceberg(table, columns, passed))
         return current
 
-    def _is_loaded(self) -> bool:
-        """Whether the table had a load before this one was planned, or has another one now."""
-        others = set(self._target.names()) - {self._pending.name}
-        return bool(self._pending.planned_from.offsets) or bool(others)
+    def _passed(self) -> dict[str, Offsets]:
+        """Where each load goes on."""
+        names = sorted({*self._target.names(), self._pending.name})
+        return {each: self._target.position_in(self._table, each).offsets for each in names}
 
-    def _change_files(self, upsert: Upsert, columns: Schema) -> None:
-        table, pending, identifier = self._table, self._pending, self._target.identifier
+    def _change_files(self, upsert: Upsert, seen: UpsertedIceberg) -> None:
+        pending, identifier = self._pending, self._target.identifier
         self._upsert = self._upsert or FileUpsert(
             pending, upsert, f"the Iceberg table {identifier}"
         )
-
-        def passed() -> dict[str, Offsets]:
-            names = {*self._target.names(), pending.name}
-            return {each: self._target.position_in(table, each).offsets for each in sorted(names)}
-
-        self._upserted = UpsertedIceberg(table, columns, passed)
-        self._change = self._upsert.change(self._upserted)
+        self._upserted = seen
+        self._change = self._upsert.change(seen)
 
     def publish(self, step: Step) -> int | None:
         """The snapshot that this commit became."""

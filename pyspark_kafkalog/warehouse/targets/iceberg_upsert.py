@@ -31,16 +31,18 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile
-from pyspark_kafkalog.warehouse.targets.upserted import Upserted, refuse_other_mode
+from pyspark_kafkalog.warehouse.targets.upserted import (
+    PROPERTY,
+    Upserted,
+    refuse_other_mode,
+    upserted_by,
+)
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns
-
-_UPSERT = "kafkalog.upsert"
 
 
 def upserted(table: Table) -> Upserted | None:
     """How the table is upserted; None where it is appended to, or nothing was loaded."""
-    text = table.metadata.properties.get(_UPSERT)
-    return Upserted.from_json(text) if text else None
+    return Upserted.of_properties(table.metadata.properties)
 
 
 def check_mode(
@@ -59,9 +61,7 @@ class UpsertedIceberg:
     """A table as one upsert sees it: see upserted_files.UpsertedTable. `schema` are its columns as
     the commit leaves them; loads have `passed` these offsets."""
 
-    def __init__(
-        self, table: Table, schema: Schema, passed: Callable[[], Mapping[str, Offsets]]
-    ) -> None:
+    def __init__(self, table: Table, schema: Schema, passed: Mapping[str, Offsets]) -> None:
         self._table = table
         self._schema = schema
         self._name = ".".join(table.name())
@@ -111,18 +111,17 @@ class UpsertedIceberg:
         follow this state of the table, but another one did."""
         recorded = upserted(self._table)
         assert staged.upsert is not None
-        now = Upserted.of(staged.upsert, staged.schema)
-        now = recorded.filled_by(staged.schema) if recorded else now
+        now = upserted_by(recorded, staged.upsert, staged.schema)
 
         def alter(transaction: Transaction) -> None:
             if change.merges:
-                rows = table_columns(staged.schema)
+                rows = table_columns(staged.schema, staged.upsert)
                 change_schema(transaction, self._table, rows, staged.change)
 
         said = Said(
             Operation.OVERWRITE if change.merges else Operation.APPEND,
             summary,
-            {**properties, _UPSERT: now.to_json()},
+            {**properties, PROPERTY: now.to_json()},
             alter,
         )
         return replace_files(newest, self._table, change.stage, change.merges, said)

@@ -169,7 +169,7 @@ class SqlTarget:
             )
         load_id = new_load_id()
         with self._database.explained(f"write to the load target {self}"):
-            schema = _columns(schema, upsert)
+            schema = table_columns(schema, upsert)
             self._create(schema, upsert)
             with self._database.transaction() as connection:
                 found = find(connection, self._table)
@@ -281,7 +281,7 @@ class SqlTarget:
                 # As the next number finds it: whoever moves it takes that number. Not read after
                 # that, as the number's row says how many offsets there are then.
                 position = pending.step_from(records.position(name)).position
-                columns = _columns(stage.schema, stage.upsert)
+                columns = table_columns(stage.schema, stage.upsert)
                 altered = files and alterations(connection, found, columns, stage.change)
             if altered:
                 self._alter_apart(pending)
@@ -347,13 +347,13 @@ class SqlTarget:
             wait_for_turn(connection, found)
             now = found.records(connection).recorded_position(pending.name)
             pending.check_unmoved(now, str(self))
-            columns = _columns(pending.stage.schema, pending.stage.upsert)
+            columns = table_columns(pending.stage.schema, pending.stage.upsert)
             alter(connection, alterations(connection, found, columns, pending.stage.change))
 
     def _fit(self, connection: sa.Connection, found: Found, stage: Stage) -> None:
         """Gives the table the columns that the rows need, and looks at it again: others may have
         altered it since the load began."""
-        schema = _columns(stage.schema, stage.upsert)
+        schema = table_columns(stage.schema, stage.upsert)
         now = joined_columns(connection, found, schema, stage.change)
         check_unchanged(schema, now, f"the table {self.table}")
         if self._database.kind != "mariadb":
@@ -392,8 +392,3 @@ class SqlTarget:
                 if is_late or attempt == _TIMES_TO_CREATE:
                     raise
                 time.sleep(0.01 * attempt)
-
-
-def _columns(schema: pa.Schema, upsert: Upsert | None) -> pa.Schema:
-    """Those of staged files that the table has."""
-    return schema if upsert is None else table_columns(schema)

@@ -35,10 +35,11 @@ from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
 from pyspark_kafkalog.warehouse.targets.sql_tables import Found, columns, key_of
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 from pyspark_kafkalog.warehouse.targets.upserted import (
-    Upserted,
+    is_loaded,
     other_load,
     refuse_other_mode,
     two_partitions,
+    upserted_by,
 )
 
 _ONE = sa.literal_column("1", sa.Integer)
@@ -53,8 +54,8 @@ def check_mode(
 ) -> None:
     """Raises TargetError unless the table is loaded as it was before; None is append."""
     records = found.records(connection)
-    is_loaded = upsert is not None and bool(records.names())
-    refuse_other_mode(records.upsert(), upsert, schema, is_loaded, found.name)
+    has_loads = upsert is not None and bool(records.names())
+    refuse_other_mode(records.upsert(), upsert, schema, has_loads, found.name)
 
 
 def begin_upsert(
@@ -64,11 +65,8 @@ def begin_upsert(
     partition. Of a transaction that has the lock of `keep`, or the whole database."""
     records, schema = found.records(connection), pending.stage.schema
     recorded = records.upsert()
-    is_loaded = bool(pending.planned_from.offsets) or any(
-        each != pending.name for each in records.names()
-    )
-    refuse_other_mode(recorded, upsert, schema, is_loaded, found.name)
-    now = recorded.filled_by(schema) if recorded else Upserted.of(upsert, schema)
+    refuse_other_mode(recorded, upsert, schema, is_loaded(pending, records.names()), found.name)
+    now = upserted_by(recorded, upsert, schema)
     if now != recorded:
         records.record_upsert(now)
     partitions = {piece.topic_partition for piece in pending.ranges}
@@ -87,7 +85,7 @@ def _unfilled(
     filled -= {key_of(dialect, name) for name in schema.names}
     if not filled:
         return {}
-    there = columns(connection, found, table_columns(schema))
+    there = columns(connection, found, schema)
     defaults: dict[str, str | None] = {}
     if dialect == "sqlite":
         query = sa.text("SELECT name, dflt_value FROM pragma_table_xinfo(:name, :schema)")
@@ -174,8 +172,8 @@ def upsert_rows(
         _refuse_unordered_texts(connection, staged, schema.field(upsert.order_by))
     _make_newest(connection, staged, upsert)
     texts = {name for name in upsert.key if schema.field(name).type == pa.string()}
-    names = table_columns(schema).names
-    unfilled = _unfilled(connection, found, schema)
+    names = table_columns(schema, upsert).names
+    unfilled = _unfilled(connection, found, table_columns(schema, upsert))
     table = sa.table(found.name, *map(_column, [*names, *unfilled]), schema=found.schema)
     newest = sa.table(_NEWEST, *map(_column, schema.names))
     deleted = found.records(connection).deleted

@@ -202,19 +202,15 @@ def written_portion(stage: Stage, merges: Sequence[Merge], columns: Columns) -> 
         raise
 
 
-def rows_at_once(footer: pq.FileMetaData) -> int:
-    """How many rows of a file are read together."""
-    size = sum(footer.row_group(each).total_byte_size for each in range(footer.num_row_groups))
-    rows = _READ_BYTES * max(footer.num_rows, 1) // max(size, 1)
-    return max(1, min(int(rows), _READ_ROWS))
-
-
 def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of a file that `fits`, with the columns of the table."""
     wanted = storable(schema)
     with pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False) as source:
+        footer = source.metadata
+        size = sum(footer.row_group(each).total_byte_size for each in range(footer.num_row_groups))
+        rows = _READ_BYTES * max(footer.num_rows, 1) // max(size, 1)
         where = columns(source.schema_arrow)
-        for batch in source.iter_batches(rows_at_once(source.metadata)):
+        for batch in source.iter_batches(max(1, min(rows, _READ_ROWS))):
             arrays = [
                 pa.nulls(batch.num_rows, field.type)
                 if index is None

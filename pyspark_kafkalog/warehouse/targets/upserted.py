@@ -15,7 +15,11 @@ import pyarrow as pa
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
+from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+
+PROPERTY = "kafkalog.upsert"
+"""Of a Delta or Iceberg table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,22 @@ class Upserted:
         return cls(Upsert(tuple(said["key"]), said["order_by"]), said["kinds"])
 
     @classmethod
-    def of(cls, upsert: Upsert, schema: pa.Schema) -> "Upserted":
-        """What a first load with staged files of `schema` leaves."""
-        kinds = {**dict.fromkeys(table_columns(schema).names), **upsert.kinds(schema)}
-        return cls(upsert, kinds)
+    def of_properties(cls, properties: Mapping[str, str]) -> "Upserted | None":
+        """What a table's properties say; None where it is appended to, or nothing was loaded."""
+        text = properties.get(PROPERTY)
+        return cls.from_json(text) if text else None
 
-    def filled_by(self, schema: pa.Schema) -> "Upserted":
-        """What one that follows leaves."""
-        return Upserted(self.how, {**self.kinds, **Upserted.of(self.how, schema).kinds})
+
+def upserted_by(recorded: Upserted | None, upsert: Upsert, schema: pa.Schema) -> Upserted:
+    """What is to be kept of a table once a load with staged files of `schema` has filled columns,
+    too; nothing is `recorded` before the first one."""
+    filled = {**dict.fromkeys(table_columns(schema, upsert).names), **upsert.kinds(schema)}
+    return Upserted(upsert, {**(recorded.kinds if recorded else {}), **filled})
+
+
+def is_loaded(pending: PendingCommit, names: Iterable[str]) -> bool:
+    """Whether a table had a load before this one was planned, or has another one among `names`."""
+    return bool(pending.planned_from.offsets) or any(each != pending.name for each in names)
 
 
 def refuse_other_mode(

@@ -16,6 +16,7 @@ Called by the driver, in one thread. Never commits.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,7 +49,6 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     LiveFile,
     Merge,
     batches_of,
-    rows_at_once,
 )
 from pyspark_kafkalog.warehouse.targets.upserted import Upserted, refuse_other_loads, two_partitions
 
@@ -78,8 +78,8 @@ class UpsertedTable(Protocol):
     def stage(self, schema: pa.Schema) -> Stage:
         """A new one, for files with these columns."""
 
-    def passed(self) -> Mapping[str, Offsets]:
-        """Where each load goes on that has a place."""
+    passed: Mapping[str, Offsets]
+    """Where each load goes on that has a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class FileUpsert:
             raise
 
     def _changed(self, table: UpsertedTable) -> Change:
-        passed = table.passed()
-        others = ((name, places) for name, places in passed.items() if name != self._pending.name)
+        passed = table.passed.items()
+        others = ((name, places) for name, places in passed if name != self._pending.name)
         moved = {piece.topic_partition for piece in self._pending.ranges}
         refuse_other_loads(others, moved, self._target)
         live = table.files() if self._newest.rows.num_rows else []
@@ -126,17 +126,18 @@ class FileUpsert:
         for file, odd in live:
             # Which rows of it are still there is not known.
             self._refuse_copy(file, odd if self._found[file.key].rows.num_rows else None)
-        deleted = DeletedKeys(table.place(), _together(passed))
+        deleted = DeletedKeys(table.place(), _together(table.passed))
         known = deleted.among(self._newest.keys)
         stays_out = self._stays_out([self._found[file.key] for file, _ in live], known)
         schema = table.schema()
         stage = table.stage(schema)
         self._change = Change(stage)
-        cut = [file for file, _ in live if self._found[file.key].goes(stays_out)]
+        gone = {file.key: self._found[file.key].gone(stays_out) for file, _ in live}
+        cut = [file for file, _ in live if gone[file.key].true_count]
         for file in cut:
             is_fit = table.fits(file, schema)
             self._refuse_copy(file, None if is_fit else "its columns have other types")
-        merge = self._merge(table, stage, cut, stays_out)
+        merge = self._merge(table, stage, [(file, gone[file.key]) for file in cut], stays_out)
         sync(stage)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, merge.written, SWEPT)
@@ -151,7 +152,8 @@ class FileUpsert:
             self._change = None
 
     def _look_into(self, table: UpsertedTable, file: LiveFile) -> "_Found":
-        upsert, staged = self._upsert, storable(table_columns(self._pending.stage.schema))
+        upsert = self._upsert
+        staged = storable(table_columns(self._pending.stage.schema, upsert))
         names = list(dict.fromkeys((*upsert.key, *_PLACE, *filter(None, [upsert.order_by]))))
         wanted = table.schema()
         wanted = pa.schema([wanted.field(name) for name in names])
@@ -178,7 +180,7 @@ class FileUpsert:
                 numbers.append(number)
                 places.append(_places(upsert, columns, number))
         return _Found(
-            pa.chunked_array(numbers, pa.int32()),
+            pa.chunked_array(numbers, pa.int32()).combine_chunks(),
             pa.concat_tables([_PLACES.empty_table(), *places]),
         )
 
@@ -209,25 +211,29 @@ class FileUpsert:
             )
 
     def _merge(
-        self, table: UpsertedTable, stage: Stage, cut: Sequence[LiveFile], stays_out: pa.Array
+        self,
+        table: UpsertedTable,
+        stage: Stage,
+        cut: Sequence[tuple[LiveFile, pa.BooleanArray]],
+        stays_out: pa.Array,
     ) -> Merge:
-        gone = {file.key: self._found[file.key].gone(stays_out) for file in cut}
-        puts = self._newest.puts(stays_out)
+        """The files of `cut` without the rows that go, and the newest rows behind."""
+        columns, puts = table.columns(stage.schema), self._newest.puts(stays_out)
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for file in cut:
-                batches = batches_of(file, stage.schema, table.columns(stage.schema))
-                yield from _masked(batches, pc.invert(gone[file.key]))
-            yield from _masked(self._newest.staged(stage.schema), puts)
+            for file, gone in cut:
+                yield from _masked(batches_of(file, stage.schema, columns), pc.invert(gone))
+            staged = (batches_of(file, stage.schema, columns) for file in self._newest.files())
+            yield from _masked(itertools.chain.from_iterable(staged), puts)
 
         written = list(write_files(stage, "upserted", rows()))
-        kept = sum(len(each) - each.true_count for each in map(_combined, gone.values()))
-        wanted, there = kept + _combined(puts).true_count, sum(file.records for file in written)
+        kept = sum(gone.false_count for _, gone in cut)
+        wanted, there = kept + puts.true_count, sum(file.records for file in written)
         if there != wanted:
             raise TargetError(
                 f"{there} rows were written of {wanted}; nothing was changed. Run it again"
             )
-        return Merge(cut, written)
+        return Merge([file for file, _ in cut], written)
 
 
 _PLACES = pa.schema({"number": pa.int32(), **_PLACE, "order": pa.int64()})
@@ -239,13 +245,10 @@ class _Found:
     """The rows of a file whose keys are among the newest ones: for each row of the file the number
     of that one, or null, and such `rows` by themselves."""
 
-    numbers: pa.ChunkedArray
+    numbers: pa.Array
     rows: pa.Table
 
-    def goes(self, stays_out: pa.Array) -> bool:
-        return bool(self.rows.num_rows) and bool(pc.any(self.gone(stays_out)).as_py())
-
-    def gone(self, stays_out: pa.Array) -> pa.ChunkedArray:
+    def gone(self, stays_out: pa.Array) -> pa.BooleanArray:
         """Which rows of the file are replaced or deleted."""
         is_older = pc.is_in(self.numbers, value_set=stays_out)
         return pc.and_(pc.is_valid(self.numbers), pc.invert(is_older))
@@ -311,50 +314,38 @@ class _Newest:
         within = pc.and_(pc.greater_equal(ours, low), pc.less_equal(ours, high))
         return bool(pc.any(within).as_py())
 
-    def puts(self, stays_out: pa.Array) -> pa.ChunkedArray:
+    def puts(self, stays_out: pa.Array) -> pa.BooleanArray:
         """Which of the staged rows, in the order of the files, become rows of the table."""
         is_put = pc.and_(
             pc.invert(self.rows.column("deleted")),
             pc.invert(pc.is_in(self.rows.column("number"), value_set=stays_out)),
         )
         flags = pc.replace_with_mask(self._is_newest, self._is_newest, _combined(is_put))
-        return pa.chunked_array([flags.take(pc.sort_indices(self._order))])
+        return flags.take(pc.sort_indices(self._order))
 
     def tombstones(self, stays_out: pa.Array) -> pa.Table:
         is_known = pc.is_in(self.rows.column("number"), value_set=stays_out)
         rows = self.rows.filter(pc.and_(self.rows.column("deleted"), pc.invert(is_known)))
         return rows.select(TOMBSTONES.names).cast(TOMBSTONES)
 
-    def staged(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All staged rows with the columns of the table."""
-        wanted = storable(schema)
-        for source in self._sources():
-            for batch in source.iter_batches(rows_at_once(source.metadata)):
-                there = set(batch.schema.names)
-                arrays = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in there
-                    else pa.nulls(batch.num_rows, field.type)
-                    for field in wanted
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    def files(self) -> Iterator[LiveFile]:
+        """Those of the stage, which have the columns of the table, too."""
+        staged = open_stage(self._stage.path)
+        for file in self._files:
+            name = staged_file(self._stage, file.name)
+            content = functools.partial(staged.source, name)
+            yield LiveFile(name, staged.path_of(name), file.size_bytes, (), content=content)
 
     def _read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        for source in self._sources():
-            table = source.read(columns).select(columns)
+        for staged, file in zip(self._files, self.files(), strict=True):
+            with pq.ParquetFile(file.opened()) as source:
+                check_rows(file.path, staged, source.metadata.num_rows)
+                table = source.read(columns).select(columns)
             yield table.replace_schema_metadata().cast(self._empty(columns).schema)
 
     def _empty(self, columns: Sequence[str]) -> pa.Table:
         there = storable(self._stage.schema)
         return pa.schema([there.field(name) for name in columns]).empty_table()
-
-    def _sources(self) -> Iterator[pq.ParquetFile]:
-        staged = open_stage(self._stage.path)
-        for file in self._files:
-            name = staged_file(self._stage, file.name)
-            with pq.ParquetFile(staged.source(name)) as source:
-                check_rows(staged.path_of(name), file, source.metadata.num_rows)
-                yield source
 
 
 def check_columns(
@@ -402,11 +393,7 @@ def _is_newer(known: pa.Table, new: pa.Table) -> pa.ChunkedArray:
 
 
 def _refuse_other_partition(known: pa.Table, new: pa.Table) -> None:
-    differ = pc.or_(
-        pc.not_equal(known.column("topic"), new.column("topic")),
-        pc.not_equal(known.column("partition"), new.column("partition")),
-    )
-    at = pc.index(pc.fill_null(differ, False), True).as_py()
+    at = pc.index(pc.fill_null(_differ(known, new), False), True).as_py()
     if at >= 0:
         raise two_partitions(_name(known, at), _name(new, at))
 
@@ -414,13 +401,16 @@ def _refuse_other_partition(known: pa.Table, new: pa.Table) -> None:
 def _refuse_two_partitions(rows: pa.Table) -> None:
     """Of rows in the order of their keys."""
     before, after = rows.slice(0, max(rows.num_rows - 1, 0)), rows.slice(1)
-    differ = pc.or_(
-        pc.not_equal(before.column("topic"), after.column("topic")),
-        pc.not_equal(before.column("partition"), after.column("partition")),
-    )
-    at = pc.index(pc.and_(pc.equal(before.column(KEY), after.column(KEY)), differ), True).as_py()
+    same_key = pc.equal(before.column(KEY), after.column(KEY))
+    at = pc.index(pc.and_(same_key, _differ(before, after)), True).as_py()
     if at >= 0:
         raise two_partitions(_name(before, at), _name(after, at))
+
+
+def _differ(one: pa.Table, other: pa.Table) -> pa.ChunkedArray:
+    """Which pairs of rows are of two partitions."""
+    topics = pc.not_equal(one.column("topic"), other.column("topic"))
+    return pc.or_(topics, pc.not_equal(one.column("partition"), other.column("partition")))
 
 
 def _name(rows: pa.Table, at: int) -> str:
@@ -435,11 +425,11 @@ def _last_of_each(keys: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([differs, pa.array([True])])
 
 
-def _masked(batches: Iterator[pa.RecordBatch], mask: pa.ChunkedArray) -> Iterator[pa.RecordBatch]:
+def _masked(batches: Iterator[pa.RecordBatch], mask: pa.BooleanArray) -> Iterator[pa.RecordBatch]:
     """The rows for which the mask, of all batches one after the other, is true."""
     at = 0
     for batch in batches:
-        left = batch.filter(_combined(mask.slice(at, batch.num_rows)))
+        left = batch.filter(mask.slice(at, batch.num_rows))
         at += batch.num_rows
         if left.num_rows:
             yield left
