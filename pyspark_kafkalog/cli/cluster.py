@@ -45,6 +45,7 @@ def _tell(output: Output, overview: "ClusterOverview", brokers: "list[BrokerDesc
             f" rack={broker.at.rack or '-'} {_state(broker)}"
             for broker in brokers
         ),
+        *(f"  broker={broker_id} host=- port=- rack=- away" for broker_id in overview.brokers_away),
     ]
     output.row(
         *lines,
@@ -67,6 +68,7 @@ def _tell(output: Output, overview: "ClusterOverview", brokers: "list[BrokerDesc
             }
             for broker in brokers
         ],
+        away=overview.brokers_away,
     )
 
 

@@ -104,6 +104,13 @@ class ClusterOverview:
     topics: Mapping[str, Sequence[PartitionMetadata]]
     internal: Collection[str]
 
+    @property
+    def brokers_away(self) -> list[int]:
+        """Those that are known by nothing but the replicas that they have."""
+        partitions = (each for topic in self.topics.values() for each in topic)
+        replicas = {replica for each in partitions for replica in each.replicas}
+        return sorted(replicas - {broker.broker_id for broker in self.brokers})
+
 
 @dataclass(slots=True)
 class _Metadata:

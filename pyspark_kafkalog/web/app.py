@@ -286,6 +286,7 @@ class _Page:
         addresses = {each.broker_id: each for each in seen.overview.brokers}
         found, missing = self._brokers.each(addresses, dict.fromkeys(addresses, _described))
         partitions = _all_partitions(seen)
+        away = (BrokerAddress(broker_id, "", 0, None) for broker_id in seen.overview.brokers_away)
         rows = [
             {
                 "at": broker,
@@ -297,7 +298,7 @@ class _Page:
                     for each in partitions
                 ),
             }
-            for broker in _with_those_away(seen.overview.brokers, partitions)
+            for broker in (*seen.overview.brokers, *away)
         ]
         features = next((each.features for each in found.values() if each.apis), {})
         return self._answer(
@@ -383,15 +384,6 @@ def _partitions(seen: Seen, topic: str) -> Sequence[PartitionMetadata]:
 
 def _all_partitions(seen: Seen) -> list[PartitionMetadata]:
     return [each for partitions in seen.overview.topics.values() for each in partitions]
-
-
-def _with_those_away(
-    there: Sequence[BrokerAddress], partitions: Sequence[PartitionMetadata]
-) -> list[BrokerAddress]:
-    """And brokers that nothing tells of but the replicas that they have: without an address."""
-    known = {broker.broker_id for broker in there}
-    away = {replica for each in partitions for replica in each.replicas} - known
-    return [*there, *(BrokerAddress(broker_id, "", 0, None) for broker_id in sorted(away))]
 
 
 def _sorting(request: Request, columns: Sequence[Column[T]], is_bounded: bool) -> Sorting[T]:

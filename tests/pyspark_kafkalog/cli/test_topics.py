@@ -97,7 +97,7 @@ def test_a_broker_alone_is_described(
     assert int(broker["protocol_version"].partition(".")[0]) >= 4
     assert broker["apis"]["3"][0] == 0
     assert row["features"]["group.version"] == 1
-    assert (row["under_replicated"], row["offline"]) == (0, 0)
+    assert (row["under_replicated"], row["offline"], row["away"]) == (0, 0, [])
     assert row["partitions"] >= 2
     head, *others = kafkalog("cluster", "describe").lines
     assert head.startswith(f"cluster={row['cluster_id']} controller=1 brokers=1 topics=")
@@ -129,7 +129,8 @@ def test_a_cluster_without_one_of_its_brokers(
             assert (row["under_replicated"], row["offline"]) == (0, 0)
             (described,) = kafkalog("topics", "describe", "twice").rows
             assert all(len(each["replica_sizes"]) == 2 for each in described["partitions"])
-            cluster.kill_broker(cluster.broker_ids[0])
+            dead = cluster.broker_ids[0]
+            cluster.kill_broker(dead)
             wait_until(
                 lambda: len(kafkalog("cluster", "describe").rows[0]["brokers"]) == 1,
                 "the broker is missed",
@@ -137,6 +138,10 @@ def test_a_cluster_without_one_of_its_brokers(
             (row,) = kafkalog("cluster", "describe").rows
             assert row["under_replicated"] >= 4
             assert row["offline"] == 2
+            assert row["away"] == [dead]
+            assert main(["cluster", "describe"]) == 0
+            last = capfd.readouterr().out.splitlines()[-1]
+            assert last == f"  broker={dead} host=- port=- rack=- away"
             (described,) = kafkalog("topics", "describe", "once").rows
             ends = [(each["leader"], each["end"]) for each in described["partitions"]]
             assert sorted(ends, key=str).count((-1, None)) == 2
