@@ -21,7 +21,10 @@ def command() -> None:
 @takes_client
 @takes_output
 def describe(client: Client, output: Output) -> None:
-    """Show brokers, controller, features, and how many partitions are not well."""
+    """Show brokers, controller, features, and partitions with missing replicas or no leader.
+
+    Those are counted: under_replicated, offline.
+    """
     from pyspark_kafkalog.client.brokers import describe_brokers
 
     with client.cluster() as cluster:

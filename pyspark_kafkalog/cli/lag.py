@@ -13,7 +13,10 @@ from pyspark_kafkalog.errors import KafkalogError
 @takes_client
 @takes_output
 def command(client: Client, output: Output, group: str) -> None:
-    """Show how far a consumer group is behind, of a stream or any other."""
+    """Show how far a consumer group is behind, in each partition and in all.
+
+    A stream has a group where its option commitOffsetsToGroup names one, a load by --group.
+    """
     from pyspark_kafkalog.client.group import committed_offsets, ends_of
 
     with client.cluster() as cluster:

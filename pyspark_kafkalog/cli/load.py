@@ -167,7 +167,8 @@ _ROWS_AND_FILES = (
     click.option(
         "--dead-letter-topic",
         metavar="TOPIC",
-        help="Default: the topic's name and -dead-letters.",
+        help="Where bad records go with --on-error deadletter (default: the topic's name and "
+        "-dead-letters).",
     ),
     click.option(
         "--transform",
@@ -189,12 +190,18 @@ _ROWS_AND_FILES = (
         metavar="CODEC",
         help="zstd (the default), snappy, gzip, lz4 or none.",
     ),
-    click.option("--target-file-size", default="512m", metavar="SIZE", help="Default: 512m."),
+    click.option(
+        "--target-file-size",
+        default="512m",
+        metavar="SIZE",
+        help="About how large files become (default: 512m).",
+    ),
     click.option(
         "--mode",
         default="append",
         type=click.Choice(["append", "upsert"]),
-        help="Append every record (the default), or keep the newest of each key; SQL targets.",
+        help="Append every record (the default), or keep the newest of each key "
+        "(Delta, Iceberg and SQL targets).",
     ),
     click.option(
         "--key",

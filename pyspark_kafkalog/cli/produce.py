@@ -39,7 +39,8 @@ _RECORDS = (
         "-K",
         metavar="TEXT",
         default="",
-        help="What stands before it in a line is the key; without it records have no key.",
+        help="What stands before this text in a line is the key, what follows the value. Default: "
+        "lines have no keys.",
     ),
     click.option("--key", "-k", metavar="TEXT", help="The key of all records."),
     click.option(
@@ -67,7 +68,10 @@ _RECORDS = (
 
 _SENDING = (
     click.option(
-        "--acks", type=click.Choice(["all", "1", "0"]), help="Who must have it. Default: all."
+        "--acks",
+        type=click.Choice(["all", "1", "0"]),
+        help="Which replicas must have a record before it counts as written: all in sync (the "
+        "default), the leader alone (1), or none (0).",
     ),
     click.option(
         "--compression",
@@ -90,7 +94,8 @@ _SENDING = (
 def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) -> None:
     """Write the lines of stdin, or of FILEs, as records.
 
-    What has been read is sent whenever nothing more is ready.
+    What has been read is sent whenever nothing more is ready. A topic that is not there is created
+    if the brokers allow that (auto.create.topics.enable).
 
     \b
     echo 'ann:/home' | kafkalog produce clicks --key-separator :

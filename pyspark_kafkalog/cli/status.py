@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 def command(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
     """Show the last commit of loads, where they go on, and how far they are behind.
 
-    Needs no Spark. Where no cluster is named, lag is not shown. A target that says {topic} stands
-    for those of all topics of the cluster.
+    Without a cluster, lag is not shown. A target that says {topic} stands for those of all topics
+    of the cluster. A target that no load has committed to is no error, but said on stderr; a --name
+    that it does not know is one.
     """
     from pyspark_kafkalog.warehouse.topic_places import names_topic
 

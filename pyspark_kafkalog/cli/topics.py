@@ -26,9 +26,19 @@ def command() -> None:
 
 @command.command
 @click.argument("topic")
-@click.option("--partitions", type=int, default=-1, metavar="N", help="Default: the brokers'.")
 @click.option(
-    "--replication-factor", type=int, default=-1, metavar="N", help="Default: the brokers'."
+    "--partitions",
+    type=int,
+    default=-1,
+    metavar="N",
+    help="Default: the brokers' num.partitions.",
+)
+@click.option(
+    "--replication-factor",
+    type=int,
+    default=-1,
+    metavar="N",
+    help="Default: the brokers' default.replication.factor.",
 )
 @click.option(
     "--config", multiple=True, metavar="NAME=VALUE", help="A topic property; may be repeated."
@@ -189,7 +199,7 @@ def _is_there(cluster: "Cluster", name: str) -> bool:
     "--delete-config",
     multiple=True,
     metavar="NAME",
-    help="A property that is to be the brokers' again; may be repeated.",
+    help="A property to take back to the brokers' default; may be repeated.",
 )
 @takes_client
 @takes_output

@@ -19,6 +19,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     LeaderNotAvailableError,
     NoError,
+    RequestTimedOutError,
     TopicAlreadyExistsError,
     for_code,
 )
@@ -35,7 +36,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.cluster import Cluster, PartitionMetadata, refusal
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.deadline import Deadline
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 
 BROKER_DEFAULT = -1
 
@@ -101,10 +102,10 @@ def create_topic(
                 f"Topic {name} exists, and the answer to a first attempt to create it was lost: it "
                 "is perhaps the one that was to be created. Describe it."
             )
-        _check(cluster, code, message, name)
+        sent.check(cluster, code, message, name)
 
     sent = _Sent()
-    cluster.retrying(create, deadline)
+    sent.until_answered(cluster, create, deadline, f"topic {name} is created")
     _wait_for_leaders(cluster, name, deadline)
 
 
@@ -132,26 +133,27 @@ def topic_property(cluster: Cluster, name: str, key: str) -> str | None:
 def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Deletes topics; raises UnknownTopicError, TopicDeletionDisabledError."""
 
-    def delete(name: str) -> Callable[[Deadline], None]:
+    def delete(name: str, sent: _Sent) -> Callable[[Deadline], None]:
         def attempt(deadline: Deadline) -> None:
             request = DeleteTopicsRequest(topic_names=[name], timeout_ms=deadline.remaining_ms)
             connection = cluster.controller(deadline)
             answer = sent.call(connection, request, deadline, _DELETE_MAX_VERSION)
             _check_complete([name], (result.name for result in answer.responses))
             try:
-                _check(cluster, answer.responses[0].error_code, None, name)
+                sent.check(cluster, answer.responses[0].error_code, None, name)
             except UnknownTopicError:
                 # It was there before: it is an attempt whose answer was lost that deleted it.
                 if not sent.is_lost:
                     raise
 
-        sent = _Sent()
         return attempt
 
     wanted = sorted(set(names))
     cluster.topics(wanted)
     for name in wanted:
-        cluster.retrying(delete(name), Deadline(cluster.config.request_timeout_ms))
+        sent = _Sent()
+        deadline = Deadline(cluster.config.request_timeout_ms)
+        sent.until_answered(cluster, delete(name, sent), deadline, f"topic {name} is deleted")
 
 
 def add_partitions(cluster: Cluster, name: str, total: int) -> None:
@@ -171,11 +173,11 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
         _check_complete([name], (result.name for result in answer.results))
         if sent.is_lost and len(cluster.topics([name])[name]) == total:
             return  # an attempt whose answer was lost has added them
-        _check(cluster, answer.results[0].error_code, answer.results[0].error_message, name)
+        sent.check(cluster, answer.results[0].error_code, answer.results[0].error_message, name)
 
     sent = _Sent()
     cluster.topics([name])
-    cluster.retrying(add, deadline)
+    sent.until_answered(cluster, add, deadline, f"topic {name} has {total} partitions")
     _wait_for_leaders(cluster, name, deadline, total)
 
 
@@ -275,6 +277,27 @@ class _Sent:
         except (KafkaConnectionError, KafkaTimeoutError):
             self.is_lost = True
             raise
+
+    def check(self, cluster: Cluster, error_code: int, message: str | None, name: str) -> None:
+        """As `_check`: a broker that was out of time has begun, and goes on."""
+        self.is_lost |= for_code(error_code) is RequestTimedOutError
+        _check(cluster, error_code, message, name)
+
+    def until_answered(
+        self, cluster: Cluster, change: Callable[[Deadline], None], deadline: Deadline, what: str
+    ) -> None:
+        """Raises BrokersUnreachableError where time is over, which says that it may be done yet."""
+        try:
+            cluster.retrying(change, deadline)
+        except (BrokersUnreachableError, RequestTimedOutError) as error:
+            if not self.is_lost:
+                raise
+            time_ms = cluster.config.request_timeout_ms
+            raise BrokersUnreachableError(
+                f"No broker said within kafka.request.timeout.ms={time_ms} that {what}. It may be "
+                "so, or become so yet: look before you try again, and raise request.timeout.ms "
+                "where it takes so long."
+            ) from error
 
 
 def _check_complete(asked: Iterable[str], answered: Iterable[str]) -> None:

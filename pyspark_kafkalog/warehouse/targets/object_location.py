@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 60
 RETRIES = 6
 
+# Settings that are of obstore's connections, whatever the store; it panics where a store gets them.
+_OF_CONNECTIONS = {
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
+    "pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes",
+    "proxy_url", "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
+}  # fmt: skip
+
 # Where obstore looks for S3's credentials, as settings and, with AWS_ before it, in the
 # environment; else it asks the machine, and waits for minutes where nobody answers.
 _S3_CREDENTIALS = (
@@ -94,14 +101,17 @@ class Location:
     def store(self) -> "ObjectStore":
         # Which settings there are depends on the store; obstore checks them.
         settings: Any = self.settings()
+        of_connections = {name: settings.pop(name) for name in _OF_CONNECTIONS & settings.keys()}
+        client_options: Any = {
+            "allow_http": self.is_plain(settings),
+            "timeout": f"{REQUEST_TIMEOUT_S}s",
+            **of_connections,
+        }
         try:
             store: ObjectStore = from_url(
                 self.shown,
                 config=settings,
-                client_options={
-                    "allow_http": self.is_plain(settings),
-                    "timeout": f"{REQUEST_TIMEOUT_S}s",
-                },
+                client_options=client_options,
                 retry_config={"max_retries": RETRIES},
             )
         except (UnknownConfigurationKeyError, BaseError, ValueError) as error:

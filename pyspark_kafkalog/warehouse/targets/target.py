@@ -113,8 +113,9 @@ def open_target(target: str) -> Target:
         # The kind alone: what follows it may hold a password.
         raise InvalidOptionError(
             f"target {(kind if separator else target)!r} does not name a kind of target: write "
-            f"{', '.join(list(_KINDS)[:-1])} or {list(_KINDS)[-1]}:PLACE, for example "
-            "parquet:/data/orders"
+            "parquet:PATH, delta:PATH, iceberg:NAMESPACE.TABLE?uri=...&warehouse=... or "
+            "sql:SQLALCHEMY_URL#TABLE, for example parquet:/data/orders or "
+            "sql:duckdb:////data/lake.duckdb#orders"
         )
     try:
         return _KINDS[kind](place)

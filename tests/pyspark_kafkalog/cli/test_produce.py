@@ -179,6 +179,12 @@ def test_what_is_wrong_is_said(
     assert kafkalog("consume", topic, "--from-beginning", "-e").lines == []
 
 
+def test_nothing_to_write_is_no_error(kafkalog: Callable[..., Done]) -> None:
+    """As with kcat and Kafka's console producer; the broker makes the topic all the same."""
+    assert kafkalog("produce", "not-there-yet") == (0, "", "0 records written to not-there-yet.\n")
+    assert "not-there-yet" in kafkalog("topics", "list").lines
+
+
 @pytest.mark.parametrize("bad", [b"no json", b'{"partition": 1}'])
 @pytest.mark.parametrize("before", [0, 3, 50_000])
 def test_a_bad_line_is_told_and_what_is_before_it_is_written(

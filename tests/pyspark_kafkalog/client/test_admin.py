@@ -11,6 +11,7 @@ from kafka.errors import (
     InvalidReplicationFactorError,
     InvalidTopicError,
     KafkaProtocolError,
+    RequestTimedOutError,
     TopicAlreadyExistsError,
 )
 from kafka.protocol.admin import (
@@ -24,10 +25,11 @@ from kafka.protocol.admin import (
 
 from pyspark_kafkalog.client import admin
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import BrokersUnreachableError, UnknownTopicError
 from tests.pyspark_kafkalog.client.scripted import (
     CUT,
     METADATA,
+    SILENCE,
     VERSIONS,
     Request,
     ScriptedBroker,
@@ -171,6 +173,39 @@ def test_a_change_whose_answer_is_lost_may_have_been_made(
         with pytest.raises(TopicAlreadyExistsError, match=says):
             admin.create_topic(cluster, "t", 1, 1)
         with nullcontext() if is_lost else pytest.raises(UnknownTopicError):
+            admin.delete_topics(cluster, ["t"])
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_change_that_takes_longer_than_it_was_waited_for_may_be_made_yet(
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool
+) -> None:
+    """Brokers go on with it: either no answer comes in time, or the one that says so."""
+
+    def answer(request: Request) -> Any:
+        if is_silent:
+            return SILENCE
+        response: Any
+        error_code = RequestTimedOutError.errno
+        if request.api_key == CreateTopicsRequest.API_KEY:
+            result = CreateTopicsResponse.CreatableTopicResult(name="t", error_code=error_code)
+            response = CreateTopicsResponse(topics=[result])
+        else:
+            deleted = DeleteTopicsResponse.DeletableTopicResult(name="t", error_code=error_code)
+            response = DeleteTopicsResponse(responses=[deleted])
+        return bytes(response.encode(version=request.version))
+
+    handlers = dict.fromkeys((CreateTopicsRequest.API_KEY, DeleteTopicsRequest.API_KEY), answer)
+    for key in handlers:
+        monkeypatch.setitem(VERSIONS, key, (0, 5))
+    with (
+        ScriptedBroker(handlers) as broker,
+        Cluster(broker.config(request_timeout_ms="500")) as cluster,
+    ):
+        says = "request.timeout.ms=500 that topic t is created. It may be so, or become so yet"
+        with pytest.raises(BrokersUnreachableError, match=says):
+            admin.create_topic(cluster, "t", 1, 1)
+        with pytest.raises(BrokersUnreachableError, match=r"that topic t is deleted\. It may be"):
             admin.delete_topics(cluster, ["t"])
 
 

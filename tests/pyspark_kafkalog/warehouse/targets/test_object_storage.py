@@ -182,6 +182,16 @@ def test_secrets_are_looked_up_where_the_store_is_opened(
         open_stage(stage.path).write("small", b"")
 
 
+def test_settings_may_be_those_of_connections(silence: str) -> None:
+    place = f"{s3().url('connections')}&endpoint={silence}&allow_http=true&timeout=100ms"
+    began = time.monotonic()
+    with pytest.raises(TargetError, match="connections"):
+        open_target(f"parquet:{place}").position("nightly")
+    assert time.monotonic() - began < object_location.REQUEST_TIMEOUT_S
+    with pytest.raises(InvalidOptionError, match=r'cannot be opened: .*parse "soon"'):
+        open_target(f"parquet:{s3().url('x')}&timeout=soon").position("nightly")
+
+
 @pytest.fixture
 def silence() -> Iterator[str]:
     """A server that takes connections and never answers."""
