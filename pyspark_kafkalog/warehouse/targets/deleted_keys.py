@@ -1,6 +1,6 @@
 """Which keys upserts have deleted from a table of files, so that no older record brings one back.
 
-    PLACE/_kafkalog_deleted/<load id>.parquet   key, topic, partition, offset, order
+    DIRECTORY/<load id>.parquet   key, topic, partition, offset, order
 
 A row is a tombstone: the record's place, and with `order_by` its time. Files are written before the
 commit that deletes the rows, which does not name them: a tombstone counts once the load that read
@@ -15,13 +15,12 @@ Memory: the keys of one file. Called by the driver, by upserted_files.py and the
 """
 
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.targets.record_places import rows_at
@@ -41,15 +40,17 @@ SCHEMA = pa.schema(
 
 DIRECTORY = "_kafkalog_deleted"
 _MOST_FILES = 16
-_ANY_OFFSET = 2**63 - 1
+ANY_OFFSET = 2**63 - 1
 
 
 class DeletedKeys:
-    """Those of the table at `place`; loads have `passed` these offsets, all of them together."""
+    """Those in a directory of a table's place; loads have `passed` these offsets, all of them
+    together."""
 
-    def __init__(self, place: TablePlace, passed: Offsets) -> None:
+    def __init__(self, place: TablePlace, passed: Offsets, directory: str = DIRECTORY) -> None:
         self._place = place
         self._passed = passed
+        self._directory = directory
 
     def among(self, keys: pa.Array) -> pa.Table:
         """The tombstones that count, of some of the keys; of one key there may be several."""
@@ -59,23 +60,23 @@ class DeletedKeys:
             found.append(of_keys.filter(_within(of_keys, self._passed)))
         return pa.concat_tables(found)
 
-    def add(self, tombstones: pa.Table, load_id: str, stage_path: str) -> None:
-        """Writes tombstones down that a commit of load `load_id` is about to make count; the stage
-        may be used for it. To add them again does no harm."""
+    def add(self, tombstones: pa.Table) -> None:
+        """Writes tombstones down that a commit is about to make count. To add them again does no
+        harm."""
         if not tombstones.num_rows:
             return
-        names = self._names()
+        names = self.names()
         merged = names if len(names) >= _MOST_FILES else []
         earlier = [self._newest(table) for _, table in self._read(merged)]
-        self._write([*earlier, tombstones], load_id, stage_path)
+        self._write([*earlier, tombstones])
         self._place.remove(merged)
 
-    def drop(self, load_id: str, stage_path: str) -> None:
-        """Removes all that count, with the help of a stage."""
-        files = list(self._all())
+    def drop(self, names: Sequence[str]) -> None:
+        """Removes all that count of those in the files of these names."""
+        files = list(self._read(names))
         left = [table.filter(pc.invert(_within(table, self._passed))) for _, table in files]
         if any(len(kept) < len(table) for kept, (_, table) in zip(left, files, strict=True)):
-            self._write(left, load_id, stage_path)
+            self._write(left)
             self._place.remove([name for name, _ in files])
 
     def _newest(self, table: pa.Table) -> pa.Table:
@@ -88,18 +89,24 @@ class DeletedKeys:
             [newest.rename_columns(SCHEMA.names), table.filter(pc.invert(counts))]
         )
 
-    def _write(self, tables: Sequence[pa.Table], load_id: str, stage_path: str) -> None:
+    def names(self) -> list[str]:
+        """The files that there are."""
+        return [f"{self._directory}/{name}" for name in self._place.names(self._directory)]
+
+    def _write(self, tables: Sequence[pa.Table]) -> None:
         sink = io.BytesIO()
         pq.write_table(pa.concat_tables(tables), sink, compression="zstd")
-        self._place.create(f"{DIRECTORY}/{load_id}.parquet", sink.getvalue(), stage_path)
-
-    def _names(self) -> list[str]:
-        return [f"{DIRECTORY}/{name}" for name in self._place.names(DIRECTORY)]
+        load_id = new_load_id()
+        stage_path = self._place.make_stage(load_id)
+        try:
+            self._place.create(f"{self._directory}/{load_id}.parquet", sink.getvalue(), stage_path)
+        finally:
+            open_stage(stage_path).discard()
 
     def _all(self) -> Iterator[tuple[str, pa.Table]]:
         """Every file, also if others merge some meanwhile: what these had is in a new one."""
         seen: set[str] = set()
-        while names := [name for name in self._names() if name not in seen]:
+        while names := [name for name in self.names() if name not in seen]:
             seen.update(names)
             yield from self._read(names)
 
@@ -108,17 +115,6 @@ class DeletedKeys:
         for name in names:
             with suppress(FileNotFoundError):
                 yield name, pq.ParquetFile(self._place.source(name)).read().cast(SCHEMA)
-
-
-def forget_keys(place: TablePlace, partitions: Collection[TopicPartition]) -> None:
-    """Drops the tombstones of partitions whose records a load is to read from the start."""
-    keys = DeletedKeys(place, dict.fromkeys(partitions, _ANY_OFFSET))
-    load_id = new_load_id()
-    stage_path = place.make_stage(load_id)
-    try:
-        keys.drop(load_id, stage_path)
-    finally:
-        open_stage(stage_path).discard()
 
 
 def _within(table: pa.Table, places: Offsets) -> pa.BooleanArray:

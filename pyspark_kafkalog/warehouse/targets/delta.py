@@ -75,7 +75,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
-from pyspark_kafkalog.warehouse.targets.deleted_keys import forget_keys
+from pyspark_kafkalog.warehouse.targets.deleted_keys import ANY_OFFSET, DeletedKeys
 from pyspark_kafkalog.warehouse.targets.delta_evolution import (
     append_with_schema,
     changed_schema,
@@ -237,10 +237,13 @@ class DeltaTarget:
                     Transaction(f"{_app_id(name)}:{topic}:{rest}", _DROPPED)
                     for topic, rest in sorted(held)
                 ]
+                places = dict.fromkeys(_partitions_of(held), ANY_OFFSET)
+                deleted = DeletedKeys(self.place, places)
+                # What comes after the commit is of a load that has started over.
+                names = deleted.names() if upserted(table) else []
                 try:
                     _append(table, [], transactions, {"kafkalog.forgotten": name})
-                    if upserted(table) is not None:
-                        forget_keys(self.place, _partitions_of(held))
+                    deleted.drop(names)
                     return True
                 except CommitFailedError:
                     if open_table(self.place).version() == table.version():

@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DeletedKeys
 from pyspark_kafkalog.warehouse.targets.delta_entry import txn, write_entry
 from pyspark_kafkalog.warehouse.targets.delta_evolution import metadata_of
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
@@ -36,7 +37,7 @@ from pyspark_kafkalog.warehouse.targets.upserted import (
     refuse_other_mode,
     upserted_by,
 )
-from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns
+from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns, together
 
 
 def upserted(table: DeltaTable) -> Upserted | None:
@@ -81,8 +82,8 @@ class UpsertedDelta:
         self._place = place
         self.passed = passed
 
-    def place(self) -> TablePlace:
-        return self._place
+    def deleted(self) -> DeletedKeys:
+        return DeletedKeys(self._place, together(self.passed))
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         return all_files(self._table, self._place)

@@ -85,7 +85,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
 from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
-from pyspark_kafkalog.warehouse.targets.deleted_keys import forget_keys
+from pyspark_kafkalog.warehouse.targets.deleted_keys import ANY_OFFSET
 from pyspark_kafkalog.warehouse.targets.iceberg_evolution import (
     change_schema,
     changed_schema,
@@ -130,6 +130,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import IcebergUpkeep, kee
 from pyspark_kafkalog.warehouse.targets.iceberg_upsert import (
     UpsertedIceberg,
     check_mode,
+    deleted_keys,
     upserted,
 )
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
@@ -263,11 +264,13 @@ class IcebergTarget:
                 emptied[_queries_property(name)] = "{}"
                 if _caught_property(name) in table.metadata.properties:
                     emptied[_caught_property(name)] = "null"
-                partitions = _kept_position(table, name).offsets.keys()
+                places = _kept_position(table, name).offsets
+                deleted = deleted_keys(table, dict.fromkeys(places, ANY_OFFSET))
+                # What comes after the commit is of a load that has started over.
+                names = deleted.names() if upserted(table) else []
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
-                    if upserted(table) is not None:
-                        forget_keys(data_place(table), partitions)
+                    deleted.drop(names)
                     return True
                 except CommitFailedException:
                     if self.newest().metadata_location == base:

@@ -30,6 +30,7 @@ from pyiceberg.manifest import FileFormat, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Operation
 
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -287,6 +288,25 @@ def by_id(schema: pa.Schema) -> Callable[[pa.Schema], list[int | None]]:
     def where(there: pa.Schema) -> list[int | None]:
         indices = {_id(field): index for index, field in enumerate(there)}
         return [indices.get(_id(field)) for field in schema]
+
+    return where
+
+
+def has_ids(there: pa.Schema) -> bool:
+    """Whether any column has a field id, by which it is told then."""
+    return any(_id(field) for field in there)
+
+
+def by_mapped_name(
+    schema: pa.Schema, mapping: NameMapping | None
+) -> Callable[[pa.Schema], list[int | None]]:
+    """Where a file without field ids has the columns of `schema`."""
+    called = {str(one.field_id).encode(): one.names for one in mapping or ()}
+
+    def where(there: pa.Schema) -> list[int | None]:
+        found = (called.get(_id(field) or b"", [field.name]) for field in schema)
+        places = ([there.get_field_index(name) for name in names] for names in found)
+        return [next((place for place in each if place >= 0), None) for each in places]
 
     return where
 

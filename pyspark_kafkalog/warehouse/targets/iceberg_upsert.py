@@ -2,7 +2,11 @@
 
     snapshot `overwrite`               without delete files: rows are written anew
     table property `kafkalog.upsert`   how the table is upserted (upserted.Upserted)
-    LOCATION/data/_kafkalog_deleted/   deleted_keys.py
+    LOCATION/_kafkalog_deleted/UUID/   deleted_keys.py
+
+The keys stay there whatever `write.data.path` becomes, not below `data`, where Trino removes all
+that no snapshot names. They are those of the table with that UUID: a location may be given to
+another one when its table was dropped.
 
 Tables with delete files are refused: a row may be gone already. Called by iceberg.py, and
 iceberg_rewind.py, which asks whether a table is upserted.
@@ -19,17 +23,19 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DIRECTORY, DeletedKeys
 from pyspark_kafkalog.warehouse.targets.iceberg_evolution import change_schema
-from pyspark_kafkalog.warehouse.targets.iceberg_place import data_place
+from pyspark_kafkalog.warehouse.targets.iceberg_place import place_at
 from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
 from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
     all_files,
     by_id,
+    by_mapped_name,
     file_schema,
     fits_in,
+    has_ids,
     new_stage,
 )
-from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile
 from pyspark_kafkalog.warehouse.targets.upserted import (
     PROPERTY,
@@ -37,7 +43,7 @@ from pyspark_kafkalog.warehouse.targets.upserted import (
     refuse_other_mode,
     upserted_by,
 )
-from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns
+from pyspark_kafkalog.warehouse.targets.upserted_files import Change, check_columns, together
 
 
 def upserted(table: Table) -> Upserted | None:
@@ -57,6 +63,11 @@ def check_mode(
         check_columns(recorded, schema, there, f"the Iceberg table {identifier}")
 
 
+def deleted_keys(table: Table, passed: Offsets) -> DeletedKeys:
+    place = place_at(".".join(table.name()), table.location(), table.io.properties)
+    return DeletedKeys(place, passed, f"{DIRECTORY}/{table.metadata.table_uuid}")
+
+
 class UpsertedIceberg:
     """A table as one upsert sees it: see upserted_files.UpsertedTable. `schema` are its columns as
     the commit leaves them; loads have `passed` these offsets."""
@@ -67,8 +78,8 @@ class UpsertedIceberg:
         self._name = ".".join(table.name())
         self.passed = passed
 
-    def place(self) -> TablePlace:
-        return data_place(self._table)
+    def deleted(self) -> DeletedKeys:
+        return deleted_keys(self._table, together(self.passed))
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         found = all_files(self._table)
@@ -91,7 +102,14 @@ class UpsertedIceberg:
         return schema
 
     def columns(self, schema: pa.Schema) -> Columns:
-        return by_id(schema)
+        """Files that others have added may have no field ids: of these the table's mapping of names
+        tells the columns."""
+        ids, names = by_id(schema), by_mapped_name(schema, self._table.name_mapping())
+
+        def where(there: pa.Schema) -> Sequence[int | None]:
+            return ids(there) if has_ids(there) else names(there)
+
+        return where
 
     def fits(self, file: LiveFile, schema: pa.Schema) -> bool:
         return fits_in(file, schema)

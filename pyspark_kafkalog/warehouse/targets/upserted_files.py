@@ -42,7 +42,6 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     sync,
 )
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
-from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import (
     SWEPT,
     Columns,
@@ -60,8 +59,8 @@ class UpsertedTable(Protocol):
     """A table as one upsert sees it, in its newest state. Errors: TargetError, and those of the
     format's library."""
 
-    def place(self) -> TablePlace:
-        """Where its files lie."""
+    def deleted(self) -> DeletedKeys:
+        """The keys that upserts have deleted from it."""
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         """The data files, each with what is in the way of copying its rows."""
@@ -126,7 +125,7 @@ class FileUpsert:
         for file, odd in live:
             # Which rows of it are still there is not known.
             self._refuse_copy(file, odd if self._found[file.key].rows.num_rows else None)
-        deleted = DeletedKeys(table.place(), _together(table.passed))
+        deleted = table.deleted()
         known = deleted.among(self._newest.keys)
         stays_out = self._stays_out([self._found[file.key] for file, _ in live], known)
         schema = table.schema()
@@ -136,12 +135,12 @@ class FileUpsert:
         cut = [file for file, _ in live if gone[file.key].true_count]
         for file in cut:
             is_fit = table.fits(file, schema)
-            self._refuse_copy(file, None if is_fit else "its columns have other types")
+            self._refuse_copy(file, None if is_fit else "its columns have other types, or no ids")
         merge = self._merge(table, stage, [(file, gone[file.key]) for file in cut], stays_out)
         sync(stage)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, merge.written, SWEPT)
-        deleted.add(self._newest.tombstones(stays_out), stage.load_id, stage.path)
+        deleted.add(self._newest.tombstones(stays_out))
         self._change = Change(stage, [merge] if merge.files or merge.written else [])
         return self._change
 
@@ -362,7 +361,8 @@ def check_columns(
         )
 
 
-def _together(passed: Mapping[str, Offsets]) -> dict[TopicPartition, int]:
+def together(passed: Mapping[str, Offsets]) -> dict[TopicPartition, int]:
+    """How far any load has come in each partition."""
     found: dict[TopicPartition, int] = {}
     for places in passed.values():
         for each, place in places.items():

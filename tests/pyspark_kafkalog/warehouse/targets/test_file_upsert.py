@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 
-from pyspark_kafkalog import maintain
+from pyspark_kafkalog import forget, maintain
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -24,7 +26,7 @@ from pyspark_kafkalog.warehouse.targets import (
     upserted_files,
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
-from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, Table, table_of
+from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, Table, table_of
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
 
 BY_TIME = Upsert(order_by="timestamp")
@@ -182,7 +184,7 @@ def test_deleted_keys_are_known_after_many_loads(
     monkeypatch.setattr(deleted_keys, "_MOST_FILES", 3)
     for number in range(8):
         upsert(table.open(), "n", Record(b"%d" % number, None, 0, 9), how=BY_TIME)
-    kept = list(Path(table.directory).rglob("_kafkalog_deleted/*"))
+    kept = list(Path(table.directory).rglob("_kafkalog_deleted/**/*.parquet"))
     assert len(kept) <= 4
     old = [Record(b"%d" % number, b"older", 1, 8) for number in range(8)]
     upsert(table.open(), "n", *old, Record(b"x", b"1", 1), how=BY_TIME)
@@ -209,6 +211,73 @@ def test_rows_of_others_are_found_by_their_keys(tmp_path: Path) -> None:
     write_deltalake(table.uri, rows, mode="append", schema_mode="merge")
     upsert(table.open(), "n", Record(b"b", b"2"))
     assert found(table) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.slow
+def test_rows_in_files_without_field_ids_are_found(tmp_path: Path) -> None:
+    """Of which Iceberg's mapping of names tells the columns."""
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    files = f"{tmp_path}/mine.parquet"
+    pq.write_table(pa.table({"key": [b"b"], "value": [b"mine"]}), files)
+    _loaded(table).add_files([files])
+    upsert(table.open(), "n", Record(b"a", b"2"))
+    with pytest.raises(TargetError, match=r"mine\.parquet.* has rows of keys .*, or no ids"):
+        upsert(table.open(), "n", Record(b"b", b"2"))
+    assert found(table) == {b"a": b"2", b"b": b"mine"}
+
+
+@pytest.mark.slow
+def test_deleted_keys_stay_known_when_data_goes_elsewhere(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", None, 0, 6), Record(b"b", b"1"), how=BY_TIME)
+    # Trino sweeps what it does not know below `data`, whatever its name.
+    assert not list(Path(table.directory).rglob("data/**/_kafkalog_deleted"))
+    with _loaded(table).transaction() as transaction:
+        transaction.set_properties({"write.data.path": f"file://{tmp_path}/other"})
+    upsert(table.open(), "n", Record(b"b", None, 0, 6), how=BY_TIME)
+    old = [Record(b"a", b"older", 1, 4), Record(b"b", b"older", 1, 4)]
+    upsert(table.open(), "n", *old, Record(b"c", b"1", 1, 4), how=BY_TIME)
+    assert found(table) == {b"c": b"1"}
+
+
+@pytest.mark.slow
+def test_a_table_in_the_place_of_another_has_no_deleted_keys(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", None), Record(b"b", b"1"))
+    _catalog(table).drop_table(_NAME)
+    upsert(table.open(), "n", Record(b"c", b"1"), Record(b"d", b"1"))
+    upsert(table.open(), "n", Record(b"a", b"1", 1))
+    assert found(table) == dict.fromkeys((b"a", b"c", b"d"), b"1")
+
+
+def test_a_load_may_start_over_while_it_is_forgotten(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has deleted by then stays deleted."""
+    upsert(table.open(), "n", Record(b"x", None, 0, 5), how=BY_TIME)
+    drop = deleted_keys.DeletedKeys.drop
+
+    def late(keys: Any, names: Any) -> None:
+        upsert(table.open(), "n", Record(b"x", None, 0, 5), Record(b"a", None, 0, 5), how=BY_TIME)
+        drop(keys, names)
+
+    monkeypatch.setattr(deleted_keys.DeletedKeys, "drop", late)
+    forget(table.name, "n")
+    old = [Record(b"a", b"older", 1, 4), Record(b"x", b"older", 1, 4)]
+    upsert(table.open(), "n", *old, Record(b"b", b"1", 1, 4), how=BY_TIME)
+    assert found(table) == {b"b": b"1"}
+
+
+_NAME = "lake.raw.orders"
+
+
+def _catalog(table: IcebergTable) -> Any:
+    return load_catalog("kafkalog", uri=table.uri, warehouse=f"file://{table.directory}/lake")
+
+
+def _loaded(table: IcebergTable) -> Any:
+    return _catalog(table).load_table(_NAME)
 
 
 class _CommitsLater:
