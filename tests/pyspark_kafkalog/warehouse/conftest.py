@@ -1,6 +1,6 @@
 """Which targets are tried when: of those that commit alike, one by `make test`.
 
-PostgreSQL is SQLite's second there, and tried by `make test-slow` of what all targets promise
+PostgreSQL is SQLite's second there, and tried by `make test-all` of what all targets promise
 (test_every_target) and of what only databases have (test_sql...). All else is `make targets`.
 """
 
