@@ -117,6 +117,7 @@ def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path: Pat
             cluster.wait_in_sync("__consumer_offsets")
 
 
+@pytest.mark.long
 def test_a_cluster_has_groups_of_the_consumer_protocol_when_it_is_told_to(cluster: Cluster) -> None:
     """Apache Kafka 3.9's brokers over ZooKeeper have none."""
     consumer = Consumer(

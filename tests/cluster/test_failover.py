@@ -91,6 +91,7 @@ def test_a_controller_that_is_killed_is_missed_no_longer_than_a_leader(cluster: 
     assert producing.longest_s < 25
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_when_it_is_asked_for_waits_for_the_next_controller(
     tmp_path: Path,
 ) -> None:

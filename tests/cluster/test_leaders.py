@@ -76,6 +76,7 @@ def restart(cluster: Cluster, topic: str, node_id: int) -> None:
     cluster.wait_in_sync(topic, 2)
 
 
+@pytest.mark.long
 def test_preferred_leaders_lead_again_when_that_is_asked_for(cluster: Cluster) -> None:
     first, second = others(cluster)
     create(cluster, "t", (first, second))
@@ -121,6 +122,7 @@ def hints(
     return part.error_code, leader and tuple(leader), reached
 
 
+@pytest.mark.long
 def test_who_leads_is_told_by_those_that_do_not(cluster: Cluster) -> None:
     """By one that did, and follows now, and by one that never kept the partition. A follower
     answers consumers of today, but in the present epoch alone."""

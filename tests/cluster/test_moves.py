@@ -170,6 +170,7 @@ def test_the_next_controller_goes_on_with_a_move(cluster: Cluster) -> None:
     cluster.start(controller)
 
 
+@pytest.mark.long
 def test_a_move_is_taken_back_and_asked_for_by_a_node(cluster: Cluster) -> None:
     controller = cluster.controller_id
     stays, added = cluster.brokers.keys() - {controller}

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.cluster import Cluster
 from tests.support.patience import wait_until
 
@@ -31,6 +33,7 @@ def wait_led(cluster: Cluster, partitions: int) -> None:
     wait_until(is_known, lambda: cluster.partitions("t"), pause_s=0.05)
 
 
+@pytest.mark.long
 def test_each_partition_has_replicas_in_both_racks(tmp_path: Path) -> None:
     with RackedCluster(tmp_path, brokers=4) as cluster:
         told = cluster.admin.describe_cluster()["brokers"]

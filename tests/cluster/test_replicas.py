@@ -64,6 +64,7 @@ def test_records_are_deleted_from_all_replicas(cluster: Cluster) -> None:
     assert beginning(cluster, "t") == 6
 
 
+@pytest.mark.long
 def test_a_replica_that_does_not_answer_is_waited_for(tmp_path: Path) -> None:
     """For as long as it has a session."""
     with Cluster(tmp_path, properties=PATIENT) as cluster:

@@ -88,7 +88,7 @@ class World:
         assert all(keeps.get(node, False) for node in state.replicas)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=min(settings().max_examples, 2000), deadline=None)
 @given(steps=steps)
 def test_moves_end_as_they_were_last_asked_for(
     steps: list[tuple[str, Any]],

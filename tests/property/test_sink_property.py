@@ -47,8 +47,8 @@ from tests.property.streaming_query import Killed, MicroBatch, StreamingQuery
 from tests.pyspark_kafkalog.client.conftest import batches_of
 from tests.support.patience import wait_until
 
-# An example takes seconds: 8 in CI, 2,000 in an hour and a half of `make property`.
-EXAMPLES = max(settings().max_examples // 10, 1) if settings().max_examples > 1000 else 8
+# An example takes seconds: 5 in CI, 2,000 in an hour and a half of `make property`.
+EXAMPLES = max(settings().max_examples // 10, 1) if settings().max_examples > 1000 else 5
 TIMEOUT_MS = 900_000
 WAIT_S = 30
 MOST_PARTITIONS = 4
