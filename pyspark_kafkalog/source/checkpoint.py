@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -50,14 +50,52 @@ class BatchPlan:
     (None of what is no topic), the ids of topics as far as it has them, and whether the query keeps
     state in the checkpoint.
 
-    Of the first batch of a query `starts` is empty, as that is not written down.
+    Of the first batch of a query `starts` is empty, as that is not written down. `start` and `end`
+    are digests of both, whatever the sources are.
     """
 
     content: bytes
+    start: str
+    end: str
     starts: tuple[Offsets | None, ...]
     ends: tuple[Offsets | None, ...]
     topic_ids: Mapping[str, UUID]
     has_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What micro-batch `batch` was planned from, as digests; empty of what is not known.
+
+    Equal `digest`s are the same micro-batch. When Spark runs one again its file is there and is the
+    same, byte by byte. One that was planned anew, as the file was lost, is the same where offsets
+    of topics say all: it begins and ends where it did, in the same topics, reads something, and no
+    state has a part in its rows (some of which depends on the time). Other sources number what they
+    give.
+
+    `end` is where it ends, `start` where the one before did.
+    """
+
+    digest: str = ""
+    start: str = ""
+    end: str = ""
+    checkpoint: str | None = field(default=None, compare=False)
+    batch: int = field(default=0, compare=False)
+
+    def end_of(self, earlier: int) -> str:
+        """Where an earlier micro-batch of the same checkpoint ends; empty where Spark has deleted
+        that by now."""
+        if earlier == self.batch - 1:
+            return self.start
+        if self.checkpoint is None or not self.digest:
+            return ""
+        try:
+            return batch_plan(self.checkpoint, earlier + 1, may_rest=True).start
+        except (OSError, ValueError):
+            return ""
+
+
+NOT_KNOWN = Planned()
 
 
 def query_id_at(checkpoint: str | None) -> str | None:
@@ -95,15 +133,8 @@ def place_text(checkpoint: str) -> str:
     return "".join(_place(checkpoint))
 
 
-def planned_from(checkpoint: str | None, batch: int) -> str:
-    """A digest of what micro-batch `batch` was planned from; empty where that cannot be read.
-
-    Equal digests are the same micro-batch. When Spark runs one again its file is there and is the
-    same, byte by byte. One that was planned anew, as the file was lost, is the same where offsets
-    of topics say all: it begins and ends where it did, in the same topics, reads something, and no
-    state has a part in its rows (some of which depends on the time). Other sources number what they
-    give.
-    """
+def planned_from(checkpoint: str | None, batch: int) -> Planned:
+    """What micro-batch `batch` was planned from; nothing is known where that cannot be read."""
     try:
         plan = None if checkpoint is None else batch_plan(checkpoint, batch, may_rest=True)
     except (OSError, ValueError):
@@ -119,12 +150,12 @@ def planned_from(checkpoint: str | None, batch: int) -> str:
             "failure counts as the one that was committed only if it has the same rows in the same "
             "tasks, and is refused otherwise."
         )
-        return ""
+        return NOT_KNOWN
     content, starts, ends = plan.content, _of_topics(plan.starts), _of_topics(plan.ends)
     if starts and ends and starts != ends and not plan.has_state:
         ids = {topic: str(one) for topic, one in plan.topic_ids.items()}
         content = json.dumps([starts, ends, *([ids] if ids else [])], sort_keys=True).encode()
-    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+    return Planned(_digest(content), plan.start, plan.end, checkpoint, batch)
 
 
 def _place(checkpoint: str) -> tuple[str, str]:
@@ -174,7 +205,8 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
         if _are_of_topics(source)
         for topic, topic_id in identity_in(source).topic_ids.items()
     }
-    return BatchPlan(content, _ends(before), _ends(content), ids, has_state)
+    places = _place_of(before), _place_of(content)
+    return BatchPlan(content, *places, _ends(before), _ends(content), ids, has_state)
 
 
 def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
@@ -187,6 +219,19 @@ def _ends(content: bytes) -> tuple[Offsets | None, ...]:
     return tuple(
         from_json(source) if _are_of_topics(source) else None for source in _sources(content)
     )
+
+
+def _place_of(content: bytes) -> str:
+    """A digest of where all sources end, without notes and times; empty of no micro-batch."""
+    places = [
+        to_json(from_json(source)) if _are_of_topics(source) else source
+        for source in _sources(content)
+    ]
+    return _digest(json.dumps(places, sort_keys=True).encode()) if content else ""
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _sources(content: bytes) -> list[Any]:

@@ -6,7 +6,7 @@ to, expires when the query rests for a week. Records are JSON, compressed by gzi
 
     key `begun`      nothing: the prefix is in use from here on
     key `looked`     nothing: there was somebody who had to be sure what the newest decision is
-    key `decision`   version, id, owner, batch, planned, records, settled, transactions: a Decision
+    key `decision`   version, id, owner, batch, planned, end, records, settled, transactions
     key `done`       the id of the decision whose transactions were all ended by a commit
 
 A decision is written in a transaction of the driver's own, so that it is there or not, and a driver
@@ -14,7 +14,8 @@ that was replaced cannot add one. `done` is a hint that saves asking and is writ
 is written before the prefix's first transactional id is used: a prefix whose ids are known, and
 whose topic has neither this nor a decision, has lost its decisions. So has one whose topic has
 `done` and no decision, or under the key `decision` only what others wrote, for which compaction
-gives up the decision. Other records of others are passed over. Version 1 has no `planned`.
+gives up the decision. Other records of others are passed over. Version 1 has no `planned`, and
+what earlier releases wrote has no `end`.
 
 Blocking; one thread at a time. Never ends the transactions that a decision names.
 """
@@ -110,8 +111,8 @@ class Decision:
 
     `record_count` is of the whole write. `settled` are the digests of those transactions that
     earlier decisions of the same micro-batch have committed. `planned` says what the micro-batch
-    was planned from (`checkpoint.planned_from`), and is empty where that was not known. `is_done`
-    says that all transactions were committed.
+    was planned from and `end` where it ended (`checkpoint.Planned`); both are empty where that was
+    not known. `is_done` says that all transactions were committed.
     """
 
     owner: str
@@ -120,6 +121,7 @@ class Decision:
     record_count: int = 0
     settled: tuple[str, ...] = ()
     planned: str = ""
+    end: str = ""
     id: str = ""
     is_done: bool = False
 
@@ -349,6 +351,7 @@ def _to_json(decision: Decision) -> dict[str, Any]:
         "owner": decision.owner,
         "batch": decision.batch,
         "planned": decision.planned,
+        "end": decision.end,
         "records": decision.record_count,
         "settled": list(decision.settled),
         "transactions": [
@@ -375,6 +378,7 @@ def _from_json(content: Mapping[str, Any]) -> Decision:
         record_count=content["records"],
         settled=tuple(content["settled"]),
         planned=content.get("planned", ""),
+        end=content.get("end", ""),
         id=content["id"],
     )
 

@@ -12,8 +12,9 @@
 
 Spark runs a micro-batch again whose commit it did not note down: its tasks write anew, and `commit`
 finds a decision with its number. It is the same micro-batch where it was planned from the same
-(`checkpoint.planned_from`), or where its rows are the same (the digests of its tasks); an older
-checkpoint gives its number to other rows, which PrefixInUseError refuses. What became of each
+(`checkpoint.Planned`), or where its rows are the same (the digests of its tasks); an older
+checkpoint gives its number to other rows, which PrefixInUseError refuses. So it does a later number
+from a checkpoint in which the decided micro-batch ends elsewhere. What became of each
 transaction that the decision names is then asked of its coordinator, which may have aborted it
 after its timeout, or else read from the log. Committed ones are not written again; aborted ones are
 replaced by new transactions with the same rows, told by their digests; where the rows were cut in
@@ -86,6 +87,7 @@ from pyspark_kafkalog.errors import (
     TransactionError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.source.checkpoint import NOT_KNOWN, Planned
 from pyspark_kafkalog.source.decisions import (
     Decision,
     DecisionLog,
@@ -208,7 +210,7 @@ class TransactionalWrites:
         owner: str,
         batch: int,
         written: Sequence[WrittenTransaction],
-        planned: str = "",
+        planned: Planned = NOT_KNOWN,
     ) -> None:
         """Makes a write visible, once; what is in the way is aborted.
 
@@ -226,10 +228,11 @@ class TransactionalWrites:
             if newest is not None:
                 if owner:
                     self._check_owner(newest, owner)
-                self._check_order(newest, batch)
+                self._check_order(newest, batch, planned)
                 outcomes = self._outcomes(newest, cluster, transactions, log)
-                wanted = self._not_there(newest, outcomes, batch, planned, written)
-                is_replaced = not outcomes.all_committed
+                wanted = self._not_there(newest, outcomes, batch, planned.digest, written)
+                ends_elsewhere = newest.batch == batch and planned.end != newest.end
+                is_replaced = ends_elsewhere or not outcomes.all_committed
                 if is_replaced:
                     settled = (*newest.settled, *(t.digest for t in outcomes.committed))
                 unwanted = [t.producer for t in written if t not in newest and t not in wanted]
@@ -241,7 +244,8 @@ class TransactionalWrites:
             if wanted or is_replaced or is_next:
                 self._check_open(transactions, lead, wanted)
                 record_count = sum(transaction.record_count for transaction in written)
-                decision = Decision(owner, batch, wanted, record_count, settled, planned)
+                plan = planned.digest, planned.end
+                decision = Decision(owner, batch, wanted, record_count, settled, *plan)
                 self._carry_out(decision, lead, cluster, transactions, log)
             # Also where all was there before: twins of its tasks may have begun.
             try:
@@ -562,12 +566,21 @@ class TransactionalWrites:
                 "the group of commitOffsetsToGroup)."
             )
 
-    def _check_order(self, newest: Decision, batch: int) -> None:
-        """Raises PrefixInUseError for a micro-batch that comes before one that was decided."""
+    def _check_order(self, newest: Decision, batch: int, planned: Planned) -> None:
+        """Raises PrefixInUseError for a micro-batch that comes before one that was decided, or goes
+        on from another one of its number."""
         if batch < newest.batch:
             raise PrefixInUseError(
                 f"Micro-batch {batch} is to be committed, but {newest.batch} was before, with the "
                 f"transactionalIdPrefix {self._prefix}: the checkpoint is an old copy. "
+                f"{_OTHER_BATCH_WAYS_ON}"
+            )
+        known = planned.end_of(newest.batch) if newest.end and batch > newest.batch else ""
+        if known and known != newest.end:
+            raise PrefixInUseError(
+                f"Micro-batch {batch} is to be committed, and micro-batch {newest.batch} of its "
+                "checkpoint does not end where the one did that was committed with the "
+                f"transactionalIdPrefix {self._prefix}: that was of a copy of this checkpoint. "
                 f"{_OTHER_BATCH_WAYS_ON}"
             )
 

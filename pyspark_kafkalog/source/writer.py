@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.source.checkpoint import planned_from
+from pyspark_kafkalog.source.checkpoint import NOT_KNOWN, planned_from
 from pyspark_kafkalog.source.decisions import WrittenTransaction
 from pyspark_kafkalog.source.options import SinkOptions, nearest, warn_once
 from pyspark_kafkalog.source.plain_errors import PlainErrors
@@ -119,7 +119,7 @@ class SinkWriter(PlannedOnPickle[Lead]):
         if lead is None and batch == NO_BATCH:
             return
         location = self._options.checkpoint_location
-        planned = "" if batch == NO_BATCH else planned_from(location, batch)
+        planned = NOT_KNOWN if batch == NO_BATCH else planned_from(location, batch)
         owner = owner or self._owner or ""
         self._transactional_writes().commit(lead, owner, batch, written, planned)
 

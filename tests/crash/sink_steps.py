@@ -232,15 +232,16 @@ class Sink:
         self.commit(self.write(self.plan(is_stream=batch is not None), *tasks), batch)
 
 
-def plan_micro_batch(checkpoint: Path, batch: int, query: str = "query-1") -> None:
-    """Writes what Spark notes down before a micro-batch runs, unless it is there."""
+def plan_micro_batch(checkpoint: Path, batch: int, query: str = "query-1", end: str = "{}") -> None:
+    """Writes what Spark notes down before a micro-batch runs, unless it is there; its only source
+    ends at `end`."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": query}))
     plan = checkpoint / "offsets" / str(batch)
     if not plan.exists():
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000}
         written = checkpoint / f".{batch}.tmp"
-        written.write_text(f"v1\n{json.dumps(metadata)}\n{{}}\n")
+        written.write_text(f"v1\n{json.dumps(metadata)}\n{end}\n")
         written.replace(plan)
 
 

@@ -62,7 +62,7 @@ class StreamingQuery:
         newest = self._newest()
         if not self._is_noted(newest):
             newest -= 1
-        return self._end_of(newest) if newest >= 0 else {}
+        return self.end_of(newest) if newest >= 0 else {}
 
     def micro_batch(
         self,
@@ -133,9 +133,9 @@ class StreamingQuery:
         self._id()
         number = self._newest()
         if not self._is_noted(number):
-            start = self._end_of(number - 1) if number else reader.initialOffset()
-            return MicroBatch(number, start, self._end_of(number))
-        start = self._end_of(number) if number >= 0 else reader.initialOffset()
+            start = self.end_of(number - 1) if number else reader.initialOffset()
+            return MicroBatch(number, start, self.end_of(number))
+        start = self.end_of(number) if number >= 0 else reader.initialOffset()
         end = reader.latestOffset(start, ReadMaxRows(limit))
         if end == start:
             return None
@@ -161,7 +161,8 @@ class StreamingQuery:
     def _is_noted(self, number: int) -> bool:
         return number < 0 or (self.checkpoint / "commits" / str(number)).exists()
 
-    def _end_of(self, number: int) -> JsonOffsets:
+    def end_of(self, number: int) -> JsonOffsets:
+        """Where a micro-batch ends, by the checkpoint."""
         lines = (self.checkpoint / "offsets" / str(number)).read_text().splitlines()
         end: JsonOffsets = json.loads(lines[2])
         return end

@@ -381,10 +381,17 @@ class SinkMachine(RuleBasedStateMachine):
             assert step == "aborted before the commit", error
 
     def may_be_refused(self, decided: Decided | None, batch: MicroBatch | None) -> bool:
-        if decided is None or batch is None or batch.number > decided.batch.number:
+        if decided is None or batch is None:
             return False
+        if batch.number > decided.batch.number:
+            return self.goes_on_elsewhere(decided.batch, batch)
         is_same = (batch.start, batch.end) == (decided.batch.start, decided.batch.end)
         return batch.number < decided.batch.number or not is_same
+
+    def goes_on_elsewhere(self, decided: MicroBatch, batch: MicroBatch) -> bool:
+        """Whether the decided one is not that of its number in the checkpoint."""
+        ends = self.query.end_of(decided.number)
+        return ends[self.query.source] != decided.end[self.query.source]
 
     def check_is_the_same(self, decided: Decided | None, batch: MicroBatch) -> None:
         if decided is not None and self.may_be_refused(decided, batch) and not decided.is_void:
@@ -489,6 +496,18 @@ def test_a_new_prefix_goes_on_from_a_copy_of_the_checkpoint_of_before() -> None:
     machine.restore_a_copy_of_before(limit=4, partition=1, count=1, later_limit=2)
     machine.restore_copy(back=2)
     machine.run_well(limit=3)
+    machine.teardown()
+
+
+def test_a_copy_that_was_given_a_new_prefix_and_the_checkpoint_it_was_taken_of() -> None:
+    """Both have a micro-batch of the same number, and not of the same records."""
+    machine = SinkMachine()
+    machine.create(is_compacted=False)
+    machine.produce(0, 2, "plain")
+    machine.run_well(limit=6)
+    machine.restore_a_copy_of_before(limit=6, partition=0, count=8, later_limit=None)
+    machine.run_well(limit=6)
+    machine.restore_copy(back=0)
     machine.teardown()
 
 

@@ -12,7 +12,13 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.source import checkpoint
-from pyspark_kafkalog.source.checkpoint import batch_plan, planned_from, query_id_at
+from pyspark_kafkalog.source.checkpoint import (
+    NOT_KNOWN,
+    Planned,
+    batch_plan,
+    planned_from,
+    query_id_at,
+)
 from pyspark_kafkalog.source.log_identity import LogIdentity, with_identity
 from pyspark_kafkalog.source.offsets import from_json, with_start
 from pyspark_kafkalog.source.options import warn_once
@@ -30,7 +36,7 @@ def plan(tmp_path: Path) -> Callable[..., str]:
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_ms, "conf": {"a": "b"}}
         text = "\n".join(["v1", json.dumps(metadata), *lines])
         (tmp_path / "offsets" / str(batch)).write_text(text)
-        return planned_from(str(tmp_path), batch)
+        return planned_from(str(tmp_path), batch).digest
 
     return note
 
@@ -115,6 +121,26 @@ def test_a_batch_that_reads_nothing_is_told_by_its_file(plan: Callable[..., str]
     assert plan(1, FIRST) != plan(1, FIRST, time_ms=2000)
 
 
+def test_a_batch_begins_where_the_one_before_it_ends_whatever_is_noted_beside_the_offsets(
+    plan: Callable[..., str], tmp_path: Path
+) -> None:
+    def planned(batch: int) -> Planned:
+        return planned_from(str(tmp_path), batch)
+
+    plan(0, FIRST, "-", time_ms=1000)
+    plan(1, SECOND, "-")
+    plan(2, SECOND, "7")
+    ends = [planned(batch).end for batch in range(3)]
+    assert planned(0).start == ""
+    assert [planned(1).start, planned(2).start] == ends[:2]
+    assert [planned(2).end_of(0), planned(2).end_of(1)] == ends[:2]
+    assert len(set(ends)) == 3
+    plan(0, with_start(FIRST, from_json(FIRST)), "-", time_ms=2000)
+    assert planned(0).end == ends[0]
+    (tmp_path / "offsets" / "0").unlink()  # by Spark, after a hundred batches
+    assert planned(2).end_of(0) == NOT_KNOWN.end_of(0) == ""
+
+
 def test_what_cannot_be_read_is_not_known(plan: Callable[..., str], tmp_path: Path) -> None:
     plan(1, SECOND)
     for place, batch in [
@@ -124,14 +150,15 @@ def test_what_cannot_be_read_is_not_known(plan: Callable[..., str], tmp_path: Pa
         ("/nowhere", 0),
         ("hopefully://no/file/system", 1),
     ]:
-        assert planned_from(place, batch) == ""
+        assert planned_from(place, batch) == NOT_KNOWN
 
 
 def test_hadoops_names_of_a_directory_are_the_same_place(
     plan: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan(0, FIRST)
-    found = plan(1, SECOND)
+    plan(1, SECOND)
+    found = planned_from(str(tmp_path), 1)
     assert found == planned_from(f"file:{tmp_path}", 1) == planned_from(f"file://{tmp_path}", 1)
     monkeypatch.chdir(tmp_path.parent)
     assert found == planned_from(tmp_path.name, 1)
@@ -156,7 +183,7 @@ def test_a_url_has_the_path_that_hadoop_takes_it_for(tmp_path: Path, name: str) 
     (directory / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(FIRST)}")
     (directory / "metadata").write_text('{"id":"some-id"}')
     for place in (str(directory), f"file:{directory}", f"file://{directory}"):
-        assert planned_from(place, 0)
+        assert planned_from(place, 0) != NOT_KNOWN
         assert query_id_at(place) == "some-id"
 
 
@@ -192,7 +219,7 @@ def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(
     warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for batch in range(3):
-            assert planned_from("s3a://bucket/a b", batch) == ""
+            assert planned_from("s3a://bucket/a b", batch) == NOT_KNOWN
     assert stuck == ["s3://bucket/a%20b"]
     [warning] = [each.getMessage() for each in caplog.records]
     assert "cannot read the checkpoint s3a://bucket/a b" in warning
@@ -200,7 +227,7 @@ def test_nobody_waits_for_long_and_who_can_go_on_without_waits_once(
     with pytest.raises(TimeoutError):
         batch_plan("s3a://bucket/a b", 4)
     assert len(stuck) == 2
-    assert planned_from("s3a://other/a", 5) == ""
+    assert planned_from("s3a://other/a", 5) == NOT_KNOWN
     assert len(stuck) == 3
 
 
@@ -212,5 +239,5 @@ def test_a_file_that_is_missing_says_nothing_of_its_file_system(
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", type("Empty", (), {"from_uri": from_uri}))
     monkeypatch.setattr(checkpoint, "_resting", {})
-    assert planned_from("s3://bucket/a", 0) == ""
+    assert planned_from("s3://bucket/a", 0) == NOT_KNOWN
     assert not checkpoint._resting

@@ -3,6 +3,7 @@
 What kills and timeouts at random do to them is in `tests/crash`.
 """
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,9 @@ from tests.support.patience import wait_until
 
 OTHER_ROWS = "PrefixInUseError: Micro-batch 1 was committed with 2 records and is to be .* not the"
 NOT_WITHOUT_ROWS = "PrefixInUseError: Micro-batch {} was committed with 0 records and is to be "
+GOES_ON_FROM_ANOTHER = (
+    "PrefixInUseError: Micro-batch {} .* micro-batch 1 of its checkpoint does not"
+)
 LOST = "DecisionsLostError: .* Choose another prefix"
 
 
@@ -103,6 +107,10 @@ def plan_anew(checkpoint: Path, batch: int) -> None:
     while (checkpoint / "offsets" / str(batch)).read_text() == before:
         (checkpoint / "offsets" / str(batch)).unlink()
         plan_micro_batch(checkpoint, batch)
+
+
+def ends_at(offset: int) -> str:
+    return json.dumps({"in": {"0": offset}})
 
 
 def seen(sink: Sink) -> Counter[bytes]:
@@ -251,6 +259,40 @@ def test_a_batch_without_rows_has_its_number(sink: Sink, checkpoint: Path) -> No
     plan_micro_batch(checkpoint, 2)
     sink.run(2, [b"2"])
     assert seen(sink) == Counter([b"0", b"2"])
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_batch_goes_on_from_the_one_that_was_committed(
+    sink: Sink, checkpoint: Path, number: int
+) -> None:
+    """A query and a copy of its checkpoint have both gone on, one of them with a prefix of its own;
+    the other comes with this prefix, too, and would leave out records, and write others again."""
+    plan_micro_batch(checkpoint, 0)
+    plan_micro_batch(checkpoint, 1, end=ends_at(3))
+    sink.run(1, [b"0", b"1", b"2"])
+    (checkpoint / "offsets" / "1").rename(checkpoint / "committed")
+    for batch in range(1, 5):
+        plan_micro_batch(checkpoint, batch, end=ends_at(batch + 4))
+    with pytest.raises(StepError, match=GOES_ON_FROM_ANOTHER.format(number)):
+        sink.run(number, [b"5"])
+    (checkpoint / "committed").rename(checkpoint / "offsets" / "1")
+    sink.run(number, [b"3"])
+    assert seen(sink) == Counter([b"0", b"1", b"2", b"3"])
+
+
+def test_a_batch_goes_on_from_one_that_was_planned_anew_and_had_the_same_rows(
+    sink: Sink, checkpoint: Path
+) -> None:
+    for batch, end in enumerate((3, 6)):
+        plan_micro_batch(checkpoint, batch, end=ends_at(end))
+        sink.run(batch, [b"%d" % end], [b"x"])
+    (checkpoint / "offsets" / "1").unlink()
+    plan_micro_batch(checkpoint, 1, end=ends_at(9))
+    for _ in range(2):
+        sink.run(1, [b"6"], [b"x"])
+    plan_micro_batch(checkpoint, 2, end=ends_at(12))
+    sink.run(2, [b"12"])
+    assert seen(sink) == Counter([b"3", b"6", b"12", b"x", b"x"])
 
 
 def test_numbers_may_be_left_out(sink: Sink) -> None:
