@@ -41,6 +41,11 @@ _logger = logging.getLogger(__name__)
 class EmbeddedBroker:
     """One broker on 127.0.0.1, a context manager; or `start()` and `stop()` by hand.
 
+        with EmbeddedBroker() as broker:
+            spark.read.format("kafkalog").option(
+                "kafka.bootstrap.servers", broker.bootstrap_servers
+            )
+
     `data_dir` keeps its topics between runs; without it a temporary folder is used and deleted.
     `port` 0 takes a free one. `config` holds broker properties under Kafka's names.
     """

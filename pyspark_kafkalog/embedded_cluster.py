@@ -25,8 +25,13 @@ _CHROOT = "/kafkalog"
 
 
 class EmbeddedCluster:
-    """So many brokers on 127.0.0.1, with ids from 1 on; a context manager, or `start()` and
+    """`brokers` brokers and a ZooKeeper on 127.0.0.1, a context manager; or `start()` and
     `stop()` by hand.
+
+        with EmbeddedCluster(brokers=3) as cluster:
+            cluster.kill_broker(2)
+
+    Brokers have ids from 1 on. ZooKeeper needs Java.
 
     `data_dir` keeps topics between runs; without it a temporary folder is used and deleted.
     `config` holds broker properties under Kafka's names, for all brokers.
@@ -93,7 +98,7 @@ class EmbeddedCluster:
 
     @property
     def is_running(self) -> bool:
-        """Whether one of its brokers runs at least."""
+        """Whether at least one of its brokers runs."""
         return any(broker.is_running for broker in self._brokers.values())
 
     @property
@@ -113,19 +118,20 @@ class EmbeddedCluster:
 
     @property
     def broker_ids(self) -> list[int]:
-        """Of the brokers that run now."""
+        """The ids of the brokers that run now."""
         return sorted(self._brokers)
 
     def stop_broker(self, node_id: int) -> None:
-        """As for maintenance: others lead before it ends."""
+        """Stops a broker as for maintenance: others lead before it ends."""
         self._brokers.pop(node_id).stop()
 
     def kill_broker(self, node_id: int) -> None:
-        """As by a crash (SIGKILL): others lead when its session with ZooKeeper has ended."""
+        """Ends a broker as a crash does (SIGKILL): others lead when its session with ZooKeeper
+        has ended."""
         self._brokers.pop(node_id).kill()
 
     def start_broker(self, node_id: int) -> None:
-        """One that was stopped or killed comes back, with its data and at its address."""
+        """Starts a broker again that was stopped or killed, with its data and at its address."""
         assert self._data_dir is not None
         _, _, port = self._addresses.get(node_id, "127.0.0.1:0").rpartition(":")
         broker = EmbeddedBroker(

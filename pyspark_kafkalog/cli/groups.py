@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 from pyspark_kafkalog.cli.arguments import Client, takes, takes_client, takes_output
 from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownGroupError
 from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def describe(client: Client, output: Output, groups: tuple[str, ...]) -> None:
         readers = ("classic", "consumer", "")
         names = groups or [each.name for each in list_groups(cluster) if each.kind in readers]
         for name in names:
-            _tell(output, describe_group(cluster, name), _places_of(cluster, name))
+            # Of those that nobody named, one may be gone since it was listed.
+            with nullcontext() if groups else suppress(UnknownGroupError):
+                _tell(output, describe_group(cluster, name), _places_of(cluster, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,6 @@ def _duration_ms(text: str) -> int:
 
 def _refuse_members(cluster: "Cluster", group: str) -> None:
     from pyspark_kafkalog.client.groups import describe_group
-    from pyspark_kafkalog.errors import UnknownGroupError
 
     try:
         found = describe_group(cluster, group)

@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """Where a query is after a batch: `lag` has the offsets of each (topic, partition) to come."""
+    """How far a query is behind after a batch: `lag` has the number of offsets that it has yet to
+    read of each (topic, partition)."""
 
     query: str
     batch_id: int
@@ -42,7 +43,12 @@ class QueryLag:
 
 
 class LagListener(StreamingQueryListener):
-    """Hands each QueryLag to `tell`, or logs it at level INFO. What `tell` raises is logged."""
+    """Tells how far each streaming query is behind, after each of its batches.
+
+        spark.streams.addListener(LagListener())
+
+    Hands each QueryLag to `tell`, or logs it at level INFO. What `tell` raises is logged.
+    """
 
     def __init__(self, tell: Callable[[QueryLag], object] | None = None) -> None:
         self._tell = tell or (lambda lag: _log.info("%s", lag))

@@ -149,14 +149,15 @@ def load(
     Without a session (`load(None, ...)`) tasks run in processes of this machine, one for each
     processor, and no JVM starts; a function of DataFrames needs one.
 
-    `options` are those of `spark.read.format("kafkalog")`, but that `kafka.isolation.level` is
-    read_committed where it is not said. The first load of a topic begins at
-    startingOffsets (earliest by default), later ones where the last commit ended, partitions that
-    are new in the topic since then at 0. `progress` shows bars, or is a `Progress`.
+    `options` are those of `spark.read.format("kafkalog")`, but `kafka.isolation.level` is
+    read_committed by default. The first load of a topic begins at startingOffsets (earliest by
+    default), later ones where the last commit ended, and in partitions that are new since then at
+    0. `progress` shows bars; or it is a function that is called with a LoadProgress.
 
     `starting` and `until` say in one word what startingOffsets, startingTimestamp, endingOffsets
-    and endingTimestamp do (see `Place`); a time without a zone is in Spark's session time zone, or
-    this machine's without Spark.
+    and endingTimestamp do: a time (a datetime, ISO text or ms since the epoch), offsets (a mapping
+    or JSON), `earliest` or `latest`; `starting` may count back (`-7 days`, `-1000 offsets`). A time
+    without a zone is in Spark's session time zone, or this machine's without Spark.
     Where the name has a commit already, `starting` may not lie beyond it, and has no effect.
     `max_bytes` (such as "10g") bounds what one load takes, in bytes of the log as
     maxBytesPerTrigger estimates them; `chunk_bytes` what one commit takes, so that a long catch-up
@@ -165,13 +166,13 @@ def load(
 
     `transform` changes the rows on the way: a function of Arrow batches, whose parameter is
     annotated as `pyarrow.RecordBatch` (or Table), runs in the tasks; any other function is called
-    with a DataFrame of exactly the planned records and returns one (see transformation.py). Either
-    is called once before that, to learn which columns it makes. The offsets committed are those
-    planned, whatever it leaves out.
+    with a DataFrame of exactly the planned records and returns one. Either is called once before
+    that, to learn which columns it makes. The offsets committed are those planned, whatever it
+    leaves out.
 
-    `value_format` (binary, string, json, avro, protobuf) with `value_schema` or `registry` decodes
-    values: the fields of a struct become columns in the place of `value` (see values.py). A
-    `registry`, such as {"schema.registry.url": "http://..."}, gives the newest schema of its option
+    `value_format` (binary, string, json, avro, protobuf) with `value_schema` or `registry`
+    decodes values: the fields of a struct become columns in the place of `value`. A `registry`,
+    such as {"schema.registry.url": "http://..."}, gives the newest schema of its option
     `subject` (TOPIC-value), where no schema is given.
     `on_error` says what becomes of a value that cannot be decoded, and of a record whose timestamp
     is no time: `fail`; `null`, which keeps the row, with the reason in the column value_error; or

@@ -36,10 +36,10 @@ class LoadStatus:
 
 
 def load_status(target: str, name: str | None = None, all_gaps: bool = False) -> list[LoadStatus]:
-    """The load `name` into `target`, both as for `load`, or all that have a place, by name.
+    """Where the load `name` into `target`, both as for `load`, is; or all loads of it, by name.
 
-    `all_gaps` reads the target's whole history. Raises InvalidOptionError, also for a name that has
-    no commit; TargetError.
+    None at all where no load has committed to the target. `all_gaps` reads the target's whole
+    history. Raises InvalidOptionError, also for a `name` that has no commit; TargetError.
     """
     opened = open_target(target)
     names = opened.names()

@@ -13,6 +13,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.cli import groups
 from pyspark_kafkalog.cli.output import Output
+from pyspark_kafkalog.client import groups as client_groups
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.deadline import Deadline
@@ -105,6 +106,17 @@ def test_a_group_at_work_is_described_and_left_alone(
     assert kafkalog("groups", "delete", group).lines == [f"Deleted group {group}."]
     done = kafkalog("groups", "describe", group)
     assert done == (1, "", f"kafkalog: Group {group} does not exist. Check its name.\n")
+
+
+def test_a_group_that_goes_while_all_are_described_is_left_out(
+    kafkalog: Kafkalog, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafkalog("groups", "reset", group, "--topic", topic, "--to-earliest", "--execute")
+    listed = client_groups.list_groups
+    gone = client_groups.ListedGroup("a-group-that-was", "classic", "consumer", "Empty")
+    monkeypatch.setattr(client_groups, "list_groups", lambda of: [gone, *listed(of)])
+    assert group in {row["group"] for row in kafkalog("groups", "describe", "--format=json").rows}
+    assert kafkalog("groups", "describe", gone.name).code == 1
 
 
 def test_a_name_that_a_terminal_would_obey_is_shown_by_numbers(
