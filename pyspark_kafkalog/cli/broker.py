@@ -20,10 +20,10 @@ from pyspark_kafkalog.errors import KafkalogError
     "--cluster",
     type=click.IntRange(min=1),
     metavar="BROKERS",
-    help="So many brokers, and a ZooKeeper, instead of one broker alone.",
+    help="Run so many brokers and a ZooKeeper, which needs Java, instead of one broker alone.",
 )
 @click.option(
-    "--port", type=PORT, default=0, metavar="PORT", help="Of a broker alone (default: a free one)."
+    "--port", type=PORT, default=0, metavar="PORT", help="Of one broker (default: a free one)."
 )
 @click.option(
     "--override",
@@ -36,7 +36,7 @@ from pyspark_kafkalog.errors import KafkalogError
     is_flag=False,
     flag_value=f"{LOOPBACK}:0",
     metavar="[HOST:PORT]",
-    help="Show it on a page, too (see `kafkalog ui`); without HOST:PORT on a free port.",
+    help="Show the brokers on a page, too (see `kafkalog ui`); without HOST:PORT on a free port.",
 )
 @takes_output
 def command(
