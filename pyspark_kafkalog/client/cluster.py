@@ -508,10 +508,14 @@ class Cluster:
     def _ask_metadata(self, names: list[str] | None, create: bool = False) -> _Metadata:
         """Metadata in which every one of `names` exists; raises UnknownTopicError."""
         denied_until = Deadline(_CREATION_TIMEOUT_MS if create else 0)
-        return self.retrying(
-            lambda deadline: self._metadata_of(names, deadline, create, denied_until),
-            self._deadline(),
-        )
+        try:
+            return self.retrying(
+                lambda deadline: self._metadata_of(names, deadline, create, denied_until),
+                self._deadline(),
+            )
+        except UnknownTopicOrPartitionError as error:  # the whole time was no longer than that
+            missing = set(names or ()).difference(self._metadata.topics)
+            raise self._no_topic(min(missing, default="")) from error
 
     def _metadata_of(
         self,
@@ -530,12 +534,15 @@ class Cluster:
                 )
             is_unknown = issubclass(error, UnknownTopicOrPartitionError)
             if is_unknown and (denied_until is None or denied_until.expired):
-                raise UnknownTopicError(
-                    f"Topic {name} does not exist in the cluster {self.config.servers}. Check "
-                    "its spelling, or create it first."
-                )
+                raise self._no_topic(name)
             raise refusal(error, f"topic {name}")
         return metadata
+
+    def _no_topic(self, name: str) -> UnknownTopicError:
+        return UnknownTopicError(
+            f"Topic {name} does not exist in the cluster {self.config.servers}. Check its "
+            "spelling, or create it first."
+        )
 
     def _load_metadata(
         self, names: list[str] | None, deadline: Deadline, create: bool = False

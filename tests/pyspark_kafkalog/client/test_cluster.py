@@ -462,6 +462,16 @@ def test_the_id_of_a_topic_is_the_one_last_heard_of(
     assert cluster.topic_id(topic) not in (None, first)
 
 
+def test_a_topic_that_brokers_do_not_create_is_unknown_however_short_the_time_is() -> None:
+    """They may deny one for longer that they are creating: here the call ends before."""
+    with (
+        ScriptedBroker({METADATA: topic_error(3)}) as broker,
+        Cluster(broker.config(request_timeout_ms="300")) as cluster,
+        pytest.raises(UnknownTopicError, match="Topic t does not exist in the cluster"),
+    ):
+        cluster.topics(["t"], create=True)
+
+
 def test_an_error_that_does_not_pass_is_raised_at_once() -> None:
     with ScriptedBroker({METADATA: topic_error(29)}) as broker, Cluster(broker.config()) as cluster:
         with pytest.raises(TopicAuthorizationFailedError, match="topic t"):
