@@ -11,13 +11,12 @@ from kafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidRequestError,
-    PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
 
 from broker.api.contexts import ControllerContext
-from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
+from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST, too_many
 from broker.api.deadline import Deadline
 from broker.api.errors import wire_error
 from broker.api.request import Api, Request
@@ -41,7 +40,7 @@ async def handle(request: Request, context: ControllerContext) -> Response:
                 raise InvalidRequestError("Duplicate topic name.")
             added += _additional(ask, context)
             if added > MAX_PARTITIONS_PER_REQUEST:
-                raise PolicyViolationError("Excessively large number of partitions per request.")
+                raise too_many()
             if not wanted.validate_only:
                 adding = context.controller.add_partitions(name, ask.count, _assignment(ask))
                 await deadline.wait_for(adding)

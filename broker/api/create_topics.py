@@ -57,7 +57,7 @@ async def handle(request: Request, context: ControllerContext) -> Response:
             plan = _plan(topic, context)
             partition_count += len(plan.assignment)
             if partition_count > MAX_PARTITIONS_PER_REQUEST:
-                raise PolicyViolationError("Excessively large number of partitions per request.")
+                raise too_many()
             created = None
             if not wanted.validate_only:
                 creating = context.controller.create_topic(name, *plan)
@@ -67,6 +67,14 @@ async def handle(request: Request, context: ControllerContext) -> Response:
         else:
             results.append(_created(name, plan, created, context))
     return CreateTopicsResponse(topics=results)
+
+
+def too_many() -> PolicyViolationError:
+    """What answers a request for more than MAX_PARTITIONS_PER_REQUEST."""
+    return PolicyViolationError(
+        f"A request makes at most {MAX_PARTITIONS_PER_REQUEST} partitions: make fewer, and add "
+        "the others later."
+    )
 
 
 def _plan(topic: "CreateTopicsRequest.CreatableTopic", context: ControllerContext) -> _Plan:
@@ -93,7 +101,7 @@ def _partition_count(wanted: int, context: ControllerContext) -> int:
             "Number of partitions was set to an invalid non-positive value."
         )
     if wanted > MAX_PARTITIONS_PER_REQUEST:
-        raise PolicyViolationError("Excessively large number of partitions per request.")
+        raise too_many()
     return wanted
 
 

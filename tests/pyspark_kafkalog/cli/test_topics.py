@@ -46,6 +46,17 @@ def test_why_a_broker_refuses_is_said(
     )
 
 
+def test_more_partitions_than_a_broker_makes_at_once_are_refused(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str]
+) -> None:
+    says = "kafkalog: A request makes at most 10000 partitions: make fewer, and add the others"
+    done = kafkalog("topics", "create", "of-many", "--partitions=10001")
+    assert (done.code, done.err.startswith(says)) == (1, True)
+    done = kafkalog("topics", "add-partitions", new_topic(), "--total=10002")
+    assert (done.code, done.err.startswith(says)) == (1, True)
+    assert "of-many" not in kafkalog("topics", "list").lines
+
+
 def test_what_was_trimmed_is_said_also_where_other_partitions_were_refused(
     kafkalog: Callable[..., Done], new_topic: Callable[..., str]
 ) -> None:
