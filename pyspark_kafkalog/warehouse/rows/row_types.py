@@ -120,6 +120,33 @@ def keeps(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return kind.equals(wanted) or (kind, wanted) in _WIDER
 
 
+def holds(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a type can be cast to another, which may have more fields in its
+    structs, at any depth: these are null then."""
+    if not _has_all(kind, wanted):
+        return False
+    try:
+        # Arrow before 19 adds no fields.
+        pa.nulls(0, kind).cast(wanted)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _has_all(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        return all(
+            field.name in wanted.names and _has_all(field.type, wanted.field(field.name).type)
+            for field in kind
+        )
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        return _has_all(kind.value_type, wanted.value_type)
+    if pa.types.is_map(kind) and pa.types.is_map(wanted):
+        is_key = keeps(kind.key_type, wanted.key_type)
+        return is_key and _has_all(kind.item_type, wanted.item_type)
+    return keeps(kind, wanted)
+
+
 def rows_with_nul(column: pa.Array) -> set[int]:
     """Which rows have a NUL in a text at any depth."""
     kind = column.type

@@ -277,7 +277,7 @@ def fits_in(file: LiveFile, schema: pa.Schema) -> bool:
         return False
     where = by_id(schema)(there)
     return fits(file, schema, by_id(schema)) and all(
-        index is None or _ids_within(there.field(index).type) == _ids_within(wanted.type)
+        index is None or _has_same_ids(there.field(index).type, wanted.type)
         for index, wanted in zip(where, schema, strict=True)
     )
 
@@ -315,12 +315,15 @@ def _id(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(_FIELD_ID)
 
 
-def _ids_within(kind: pa.DataType) -> list[bytes | None]:
-    """The field ids at any depth of a type."""
-    children = [kind.field(number) for number in range(kind.num_fields)]
-    if pa.types.is_map(kind):
-        children = [kind.key_field, kind.item_field]
-    return [each for child in children for each in (_id(child), *_ids_within(child.type))]
+def _has_same_ids(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether what is within a type, which `wanted` holds, has the field ids that it has there."""
+    if pa.types.is_struct(kind):
+        pairs = [(field, wanted.field(field.name)) for field in kind]
+    elif pa.types.is_map(kind):
+        pairs = [(kind.key_field, wanted.key_field), (kind.item_field, wanted.item_field)]
+    else:
+        pairs = [(kind.field(each), wanted.field(each)) for each in range(kind.num_fields)]
+    return all(_id(one) == _id(two) and _has_same_ids(one.type, two.type) for one, two in pairs)
 
 
 def _old_snapshots(metadata: TableMetadata, age_ms: int) -> list[int]:

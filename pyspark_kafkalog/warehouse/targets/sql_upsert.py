@@ -37,6 +37,7 @@ from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 from pyspark_kafkalog.warehouse.targets.upserted import (
     is_loaded,
     other_load,
+    refuse_lost_keys,
     refuse_other_mode,
     two_partitions,
     upserted_by,
@@ -98,8 +99,11 @@ def _unfilled(
 
 
 def refuse_keys(connection: sa.Connection, found: Found, upsert: Upsert, schema: pa.Schema) -> None:
-    """Raises TargetError for columns of a key in which PostgreSQL or MariaDB takes two values for
-    one."""
+    """Raises TargetError for columns of a key that are gone, or in which PostgreSQL or MariaDB
+    takes two values for one."""
+    dialect, columns_there = connection.dialect.name, columns(connection, found, schema)
+    there = [name for name in schema.names if key_of(dialect, name) in columns_there]
+    refuse_lost_keys(found.records(connection).upsert(), there, f"the table {found.name}")
     if connection.dialect.name == "mariadb":
         _refuse_keys_in_mariadb(connection, found, upsert)
     if connection.dialect.name != "postgresql":

@@ -11,7 +11,8 @@ would be copied is in others than the largest; but what is an eighth of the want
 copied at any time.
 
 Rows are written as loads write them (staged_files.py), in the table's columns: one that a file has
-not is null, one of a narrower type gets wider. A file with others than that is left as it is.
+not is null, and so is a field of a struct; one of a narrower type gets wider. A file with others
+than that is left as it is.
 Memory: as for one task of a load, whatever the size of the files.
 
 Called by the driver, in one thread. Never commits.
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
 from pyspark_kafkalog.warehouse.rows.layout import MOST_FILE_BYTES, Layout
-from pyspark_kafkalog.warehouse.rows.row_types import keeps, storable
+from pyspark_kafkalog.warehouse.rows.row_types import holds, storable
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.staging import discard
 
@@ -175,7 +176,7 @@ def fits(file: LiveFile, schema: pa.Schema, columns: Columns) -> bool:
     except FileNotFoundError:
         return False
     return all(
-        index is None or keeps(there.field(index).type, wanted.type)
+        index is None or holds(there.field(index).type, wanted.type)
         for index, wanted in zip(columns(there), schema, strict=True)
     )
 

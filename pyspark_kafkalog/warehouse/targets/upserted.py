@@ -8,7 +8,7 @@ Values and rules; reads and writes nothing.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -87,6 +87,17 @@ def refuse_other_mode(
             f"rows were appended to the table {table}, which may have more than one of a key: "
             "name another table for mode upsert"
         )
+
+
+def refuse_lost_keys(recorded: Upserted | None, there: Collection[str], target: str) -> None:
+    """Raises TargetError where a column of the key or order is gone. A load may add it again, but
+    rows without a value in it are not found any more, and their keys would get other ones."""
+    for name in (*recorded.how.key, recorded.how.order_by) if recorded else ():
+        if name and name not in there:
+            raise TargetError(
+                f"{target} was upserted by {name}, a column that it has no more, so its rows "
+                "cannot be told: name another table"
+            )
 
 
 def refuse_other_loads(

@@ -49,7 +49,12 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     Merge,
     batches_of,
 )
-from pyspark_kafkalog.warehouse.targets.upserted import Upserted, refuse_other_loads, two_partitions
+from pyspark_kafkalog.warehouse.targets.upserted import (
+    Upserted,
+    refuse_lost_keys,
+    refuse_other_loads,
+    two_partitions,
+)
 
 _PLACE = {"topic": pa.string(), "partition": pa.int64()}
 _BOUNDED = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
@@ -352,6 +357,7 @@ def check_columns(
 ) -> None:
     """Raises TargetError for columns of the table that no load has filled: a row that is written
     anew would lose what it has there."""
+    refuse_lost_keys(recorded, there, target)
     known = {*schema.names, *(recorded.kinds if recorded else ())}
     own = [name for name in there if name not in known]
     if own:

@@ -18,6 +18,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
+from pyspark_kafkalog.warehouse.rows.row_types import fitted
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets import (
     deleted_keys,
@@ -27,7 +28,7 @@ from pyspark_kafkalog.warehouse.targets import (
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, Table, table_of
-from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, batch_of, found, upsert
 
 BY_TIME = Upsert(order_by="timestamp")
 
@@ -60,6 +61,25 @@ def upsert_numbers(
     stage = target.stage(how.schema(schema), (), SchemaChange(adds=True), how)
     files = list(write_files(stage, "orders", [how.marked(rows)]))
     pieces = [OffsetRange("orders", 0, start, start + len(ids))]
+    target.commit(PendingCommit(stage, "n", position, pieces, files))
+
+
+def upsert_structs(
+    table: Table, rows: dict[bytes, Any], elements: pa.DataType, *flags: str
+) -> None:
+    """Rows of these keys with a `note` of fields a, l and the flags."""
+    target, how = table.open(), Upsert()
+    position = target.position("n")
+    start = max(position.offsets.values(), default=0)
+    records = [(start + at, Record(key, b"v")) for at, key in enumerate(rows)]
+    plain = batch_of(records, "orders")
+    fields = [("a", pa.int64()), ("l", elements), *((flag, pa.bool_()) for flag in flags)]
+    notes = pa.array(list(rows.values()), pa.struct(fields))
+    schema = plain.schema.append(pa.field("note", notes.type))
+    batch = pa.RecordBatch.from_arrays([*plain.columns, notes], schema=schema)
+    stage = target.stage(how.schema(schema), (), SchemaChange(adds=True), how)
+    files = list(write_files(stage, "orders", [fitted(how.marked(batch), stage.schema)]))
+    pieces = [OffsetRange("orders", 0, start, start + len(rows))]
     target.commit(PendingCommit(stage, "n", position, pieces, files))
 
 
@@ -211,6 +231,32 @@ def test_rows_of_others_are_found_by_their_keys(tmp_path: Path) -> None:
     write_deltalake(table.uri, rows, mode="append", schema_mode="merge")
     upsert(table.open(), "n", Record(b"b", b"2"))
     assert found(table) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.slow
+def test_a_table_that_lost_its_keys_is_refused(tmp_path: Path) -> None:
+    """Also where a load would add the column again, which no row has."""
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    with _loaded(table).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("key")
+    with pytest.raises(TargetError, match="was upserted by key, a column that it has no more"):
+        upsert(table.open(), "n", Record(b"a", b"2"))
+
+
+def test_fields_of_structs_come_with_the_rows_that_need_them(table: Table) -> None:
+    """At any depth; rows that are copied have none."""
+    inner = pa.list_(pa.struct([("x", pa.int32())]))
+    wider = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))
+    upsert_structs(table, {b"1": {"a": 1, "l": [{"x": 1}]}, b"2": None, b"3": {"a": 3}}, inner)
+    upsert_structs(table, {b"1": {"a": 5, "l": [{"x": 5, "y": "n"}], "b": True}}, wider, "b")
+    upsert_structs(table, {b"2": {"a": 6}}, wider, "b")
+    rows = {bytes(row["key"]): row["note"] for row in table.all_rows()}
+    assert rows == {
+        b"1": {"a": 5, "l": [{"x": 5, "y": "n"}], "b": True},
+        b"2": {"a": 6, "l": None, "b": None},
+        b"3": {"a": 3, "l": None, "b": None},
+    }
 
 
 @pytest.mark.slow

@@ -197,6 +197,16 @@ def test_postgresql_refuses_an_identity_that_no_upsert_fills(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_table_that_lost_its_keys_is_refused(tmp_path: Path) -> None:
+    """Also where a load would add the column again, which no row has."""
+    table = PostgresTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    table.query('ALTER TABLE orders DROP COLUMN "key"')
+    with pytest.raises(TargetError, match="was upserted by key, a column that it has no more"):
+        upsert(table.open(), "n", Record(b"a", b"2"))
+
+
+@pytest.mark.slow
 def test_a_connection_of_a_pool_gets_no_tables_to_keep(tmp_path: Path) -> None:
     """PgBouncer gives it to other transactions, which would find them."""
     with statements_of_all() as statements:
