@@ -86,7 +86,7 @@ def test_a_groups_offsets_outlive_its_coordinator(cluster: Cluster) -> None:
     again.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_groups_of_the_consumer_protocol_outlive_their_coordinator(tmp_path: Path) -> None:
     properties = {
         "group.coordinator.rebalance.protocols": "classic,consumer",

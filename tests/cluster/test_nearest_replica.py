@@ -88,7 +88,7 @@ def follower(cluster: Cluster, topic: str) -> int:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_consumer_reads_the_replica_in_its_rack_also_when_the_leader_is_lost(
     tmp_path: Path,
 ) -> None:

@@ -56,12 +56,12 @@ def test_what_comes_back_with_the_log_of_another_topic_gives_and_takes_nothing(
         check(cluster, producing, "t")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kafka",
     [
         pytest.param(set(), id="ours"),
-        pytest.param({1}, id="Kafka's controller", marks=[pytest.mark.interop, pytest.mark.long]),
+        pytest.param({1}, id="Kafka's controller", marks=pytest.mark.interop),
     ],
 )
 def test_what_has_moved_away_from_a_broker_that_was_down_is_in_no_topics_way(

@@ -38,7 +38,7 @@ def fill(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("side", [pytest.param("leader", marks=pytest.mark.long), "follower"])
 def test_a_move_takes_as_long_as_it_must_and_holds_up_nobody_else(
     cluster: Cluster, side: str
 ) -> None:

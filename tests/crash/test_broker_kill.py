@@ -69,7 +69,7 @@ def produce_for(producer: Producer, seconds: float, number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("idempotent", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_acknowledged_records_survive_sigkill(tmp_path: Path, idempotent: bool) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

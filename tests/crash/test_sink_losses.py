@@ -43,7 +43,14 @@ def servers() -> Iterator[str]:
 @pytest.mark.parametrize("kind", ["batch query", pytest.param("stream", marks=pytest.mark.long)])
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "what", ["request", "answer", pytest.param("answer without a word", marks=pytest.mark.long)]
+    "what",
+    [
+        "answer",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ("request", "answer without a word")
+        ),
+    ],
 )
 @pytest.mark.parametrize("step", ["plan", "task", "commit", "abort"])
 def test_what_the_network_loses_loses_and_doubles_nothing(

@@ -204,7 +204,10 @@ def is_well(sink: Sink) -> bool:
         *(pytest.param(each, marks=pytest.mark.long) for each in ("planned", "written", "done")),
     ],
 )
-@pytest.mark.parametrize("step", ["plan", "task", "commit", "abort"])
+@pytest.mark.parametrize(
+    "step",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in ("plan", "task")), "commit", "abort"],
+)
 @pytest.mark.parametrize("kind", ["batch query", pytest.param("stream", marks=pytest.mark.long)])
 def test_who_stood_still_ends_nothing_of_another_write(
     servers: str, kind: str, step: str, moment: str, request: pytest.FixtureRequest

@@ -130,7 +130,16 @@ def test_all_kinds_share_one_topic(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "confluent-kafka",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in sorted({*KINDS} - {"confluent-kafka"})
+        ),
+    ],
+)
 def test_members_go_on_when_the_broker_is_killed_and_started_again(
     tmp_path: Path, group: str, kind: str
 ) -> None:

@@ -237,7 +237,9 @@ def test_a_topic_that_is_new_to_a_pattern_begins_where_its_log_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", [None, lambda df: df.where("offset >= 0")])
+@pytest.mark.parametrize(
+    "transform", [None, pytest.param(lambda df: df.where("offset >= 0"), marks=pytest.mark.long)]
+)
 def test_what_went_while_a_load_was_at_work_is_a_recorded_gap(
     load: Callable[..., Any],
     path: str,

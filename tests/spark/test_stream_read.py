@@ -132,7 +132,10 @@ def test_a_first_batch_that_was_killed_begins_where_it_did_whatever_option_is_ne
     assert landing.offsets() == every_offset(8)
 
 
-@pytest.mark.parametrize(("begins", "gone_up_to"), [(0, 7), (0, 10), (4, 7)])
+@pytest.mark.parametrize(
+    ("begins", "gone_up_to"),
+    [(0, 7), *(pytest.param(*each, marks=pytest.mark.long) for each in ((0, 10), (4, 7)))],
+)
 def test_what_retention_takes_from_a_first_batch_before_it_is_replayed_is_data_loss(
     landing: Landing, topics: Topics, begins: int, gone_up_to: int
 ) -> None:
