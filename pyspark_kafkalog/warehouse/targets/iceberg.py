@@ -264,13 +264,14 @@ class IcebergTarget:
                 emptied[_queries_property(name)] = "{}"
                 if _caught_property(name) in table.metadata.properties:
                     emptied[_caught_property(name)] = "null"
-                places = _kept_position(table, name).offsets
-                deleted = deleted_keys(table, dict.fromkeys(places, ANY_OFFSET))
+                places = dict.fromkeys(_kept_position(table, name).offsets, ANY_OFFSET)
+                deleted = deleted_keys(table, places) if upserted(table) else None
                 # What comes after the commit is of a load that has started over.
-                names = deleted.names() if upserted(table) else []
+                names = deleted.names() if deleted else []
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
-                    deleted.drop(names)
+                    if deleted:
+                        deleted.drop(names)
                     return True
                 except CommitFailedException:
                     if self.newest().metadata_location == base:

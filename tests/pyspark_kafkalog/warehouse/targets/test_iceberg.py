@@ -17,6 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table import Table as IcebergCatalogTable
+from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.types import BinaryType, StringType
 
 from pyspark_kafkalog import forget
@@ -416,6 +417,18 @@ def test_a_location_in_another_store_is_refused(
         transaction.set_properties({"write.data.path": "gs://bucket/data"})
     with pytest.raises(InvalidOptionError, match="gs://bucket/data is in another store than S3"):
         load(table.open(), "nightly", 4)
+
+
+def test_an_appended_table_is_forgotten_wherever_its_files_are(table: IcebergTable) -> None:
+    """Keys that upserts have deleted lie at a table's location: of others nobody looks there."""
+    load(table.open(), "nightly", 2)
+    metadata = f"{iceberg(table).location()}/metadata"
+    with iceberg(table).transaction() as transaction:
+        transaction.set_properties({"write.metadata.path": metadata})
+    moved = SetLocationUpdate(location="gs://bucket/orders")
+    catalog_of(table).commit_table(iceberg(table), (), (moved,))
+    assert forget(table.name, "nightly")
+    assert table.open().position("nightly", read_only=True).offsets == {}
 
 
 def test_a_target_without_a_catalog_is_told_what_to_write(
