@@ -7,7 +7,6 @@ import time
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
-from kafka.structs import TopicPartition
 
 from tests.support.cluster import Cluster
 from tests.support.patience import EVENT_S, wait_until
@@ -79,17 +78,14 @@ class Producing:
 
 def read(cluster: Cluster, topic: str, partitions: int = 1) -> dict[tuple[int, int], bytes]:
     """Everything committed, by partition and offset."""
-    places = [TopicPartition(topic, index) for index in range(partitions)]
-    # Not by the consumer: it asks the same brokers again, also of what another leads by now.
-    latest = dict.fromkeys(places, OffsetSpec.LATEST)
-    ends = cluster.ask(lambda admin: admin.list_partition_offsets(latest))
+    ends = cluster.offsets(topic, OffsetSpec.LATEST, partitions)
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     )
     try:
-        consumer.assign(places)
+        consumer.assign([*ends])
         found: dict[tuple[int, int], bytes] = {}
-        while any(consumer.position(place) < ends[place].offset for place in places):
+        while any(consumer.position(place) < end for place, end in ends.items()):
             for records in consumer.poll(1000).values():
                 found |= {(each.partition, each.offset): each.value for each in records}
         return found
