@@ -26,6 +26,8 @@ UNCOMPILED_TESTS := tests/pyspark_kafkalog/arrow tests/pyspark_kafkalog/decoding
     tests/spark/test_batch_read.py tests/spark/test_batch_write.py \
     tests/spark/test_stream_read.py tests/spark/test_stream_write.py tests/spark/test_load.py
 TESTED_WITH = install $(PEERS)/moto $(CLASSES) /usr/bin/kcat /usr/lib/postgresql /usr/sbin/mariadbd build/tests-compiled
+# What is fetched comes first: where things are made side by side, most of the rest waits for some of it.
+ALL_TESTED_WITH = peers $(TESTED_WITH) $(PEERS)/classes/.kafka /usr/bin/chromedriver $(VENV_42)/.development
 # What CI runs under PySpark 4.2: Spark's own connector beside ours where most of both is used, and
 # each of the four jobs; a checkpoint that moves in the middle of a batch, not after one. The parity
 # tests come first: their session has both connectors.
@@ -55,7 +57,7 @@ install: $(VENV)/.development $(VENV)/.compiled ## the development environment i
 test: $(TESTED_WITH) ## every promise tried, in 8 to 15 minutes on 2 cores
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(PYTEST_ARGS)
 
-test-all: $(TESTED_WITH) peers $(PEERS)/classes/.kafka /usr/bin/chromedriver $(VENV_42)/.development ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
+test-all: $(ALL_TESTED_WITH) ## and what takes longer: Apache Kafka's tools, notebooks, PySpark 4.2, uncompiled
 	$(MAKE) -j2 test-most test-other-versions
 
 # Not two runs, of what is slow and what is not: each of the processes would import all, and start a
@@ -69,8 +71,7 @@ test-other-versions:
 	$(MAKE) uncompiled TEST_PROCESSES=1
 
 # What .ci/run tests with, made side by side: much of it waits for the network, or has one process.
-# What is fetched comes first, as most of the rest waits for some of it.
-prepared: peers $(TESTED_WITH) check $(PEERS)/classes/.kafka /usr/bin/chromedriver $(VENV_42)/.development
+prepared: $(ALL_TESTED_WITH) check
 
 check: $(VENV)/.development ## style, types and layers
 	$(BIN)/ruff check .
