@@ -9,7 +9,9 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark_kafkalog.errors import BrokerStartError
@@ -59,7 +61,10 @@ class EmbeddedZooKeeper:
     def start(self) -> None:
         """Returns when it answers. Raises BrokerStartError, and JavaNotFoundError without Java."""
         java, jars = find_java(), _jars()
-        self._port = self._port or _free_port()
+        with _reserved(self._port) as self._port:
+            self._start(java, jars)
+
+    def _start(self, java: str, jars: Path) -> None:
         (self._folder / "data").mkdir(parents=True, exist_ok=True)
         settings = {
             "dataDir": "data",
@@ -139,6 +144,17 @@ def _jars() -> Path:
     return jars
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@contextlib.contextmanager
+def _reserved(port: int) -> Iterator[int]:
+    """A free port, or the given one, for the server that is about to listen there.
+
+    On Linux it is kept bound until then, as servers bind theirs: else the kernel may give it to a
+    client's end of a connection while Java starts. Elsewhere nobody else could listen there.
+    """
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(("127.0.0.1", port))
+        reserved = int(door.getsockname()[1])
+        if sys.platform != "linux":
+            door.close()
+        yield reserved

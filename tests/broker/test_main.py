@@ -31,9 +31,9 @@ from pyspark_kafkalog.protocol.fetch import FetchPartition, FetchRequest
 from tests.broker.api.transaction_client import TransactionClient, read
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import EVENT_S, wait_until
+from tests.support.ports import closed_port
 from tests.support.present import present
 from tests.support.records import batch_of, values_of
-from tests.support.zookeeper import free_ports
 
 
 def run_broker(*arguments: str, stdin: IO[str] | None = None) -> tuple[int, str, str]:
@@ -365,7 +365,7 @@ def test_kazoo_is_loaded_by_a_broker_of_a_cluster_alone(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_cannot_reach_its_cluster_does_not_start_alone(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = closed_port()
     code, out, err = run_broker(
         *(f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"),
         f"--override=zookeeper.connect=127.0.0.1:{port}/kafka",

@@ -15,7 +15,8 @@ from kazoo.client import KazooClient
 
 from tests.support.broker_child import RawClient
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.zookeeper import ZooKeeperServer, free_ports
+from tests.support.ports import free_ports
+from tests.support.zookeeper import ZooKeeperServer
 
 
 @pytest.fixture

@@ -33,10 +33,11 @@ from pyspark_kafkalog.protocol.produce import (
     encode_produce_request,
 )
 from tests.support.patience import EVENT_S
+from tests.support.ports import free_ports
 
 
 class BrokerChild:
-    """`python -m broker` on a free port (or the given one) of 127.0.0.1; or a `module` that
+    """`python -m broker` on a port of its own (or the given one) of 127.0.0.1; or a `module` that
     starts one, with arguments of its own."""
 
     def __init__(
@@ -57,7 +58,7 @@ class BrokerChild:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", *module.split(), "--exit-with-parent"),
-                f"--listen=127.0.0.1:{port}",
+                f"--listen=127.0.0.1:{port or free_ports(1)[0]}",
                 *overrides,
                 *arguments,
             ],

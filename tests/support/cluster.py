@@ -25,7 +25,8 @@ from tests.support.broker_child import BrokerChild
 from tests.support.kafka_member import JAVA_OPTIONS, KafkaMember
 from tests.support.links import BrokerDoor, ZooKeeperWays
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, free_ports
+from tests.support.ports import free_ports
+from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 SESSION_S = 3.0
 """How long a broker may be silent before the others take it to be gone."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.jvm import PEERS, short_lived
 from tests.support.patience import EVENT_S, wait_until
-from tests.support.zookeeper import free_ports
+from tests.support.ports import free_ports
 
 _JARS = PEERS / "kafka-zk"
 JAVA_OPTIONS = ("-Xmx256m", *short_lived("kafka-zk"))

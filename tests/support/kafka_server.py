@@ -7,7 +7,6 @@ killed and started again.
 """
 
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.jvm import PEERS, ROOT, peer_java, short_lived
 from tests.support.patience import attempts
+from tests.support.ports import free_ports
 
 CERTIFICATES = ROOT / "tests" / "pyspark_kafkalog" / "client" / "data"
 START_TIMEOUT_S = 60
@@ -47,7 +47,7 @@ class KafkaServer:
     ) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
-        self.port, self.sasl_port, self.tls_port, own_controller_port = _free_ports(4)
+        self.port, self.sasl_port, self.tls_port, own_controller_port = free_ports(4)
         self.controller_port: int = (
             controller.controller_port if controller else own_controller_port
         )
@@ -148,11 +148,3 @@ class KafkaServer:
                 "",
             ]
         )
-
-
-def _free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

@@ -11,7 +11,6 @@ import atexit
 import functools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from urllib.parse import quote
 from pyarrow.fs import S3FileSystem
 
 from tests.support.patience import wait_until
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 MOTO = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute() / "moto"
@@ -111,9 +111,7 @@ class MinIO:
         self._directory = tempfile.TemporaryDirectory()
         program = str(MOTO.parent / "minio" / "minio")
         user, password = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self._process = subprocess.Popen(
             [program, "server", "--quiet", "--address", self.address, self._directory.name],
             env=os.environ

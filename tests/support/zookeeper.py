@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from tests.support.jvm import PEERS, short_lived
 from tests.support.kafka_server import CERTIFICATES
 from tests.support.patience import EVENT_S, wait_until
+from tests.support.ports import free_ports
 
 TICK_S = 0.2
 """Sessions end in steps of this."""
@@ -235,15 +236,6 @@ def _closed_if_failed(servers: ZooKeeperServer | ZooKeeperEnsemble) -> Iterator[
     except BaseException:
         servers.close()
         raise
-
-
-def free_ports(count: int) -> list[int]:
-    """That nobody listens on, just now."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 def _jars() -> str:

@@ -45,6 +45,7 @@ from broker.config.definition import ConfigError
 from tests.broker.cluster.conftest import Events, nodes_of
 from tests.support.kafka_server import CERTIFICATES
 from tests.support.patience import BUSY_S, EVENT_S, wait_until
+from tests.support.ports import closed_port
 from tests.support.present import present
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import (
@@ -53,7 +54,6 @@ from tests.support.zookeeper import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
     expire,
-    free_ports,
 )
 
 CONNECTED, SUSPENDED, EXPIRED = SessionState
@@ -448,7 +448,7 @@ def test_a_tree_of_its_own_below_the_path_that_is_asked_for(
 def test_a_wrong_address_is_a_clear_error_in_bounded_time(
     open_store: Callable[..., tuple[ZooKeeperStore, Events]],
 ) -> None:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{closed_port()}"
     began_s = time.monotonic()
     with pytest.raises(StoreConnectionError, match="refused") as caught:
         open_store(address, connection_timeout_ms="700")

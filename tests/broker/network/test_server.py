@@ -12,7 +12,7 @@ from broker.network.connection_quotas import ConnectionLimitOptions
 from broker.network.loop import new_event_loop
 from broker.network.server import NetworkServer, SocketOptions
 from tests.support.patience import EVENT_S, stays_so
-from tests.support.ports import closed_port
+from tests.support.ports import closed_port, free_ports
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_no_host_is_every_interface(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_all_listeners_are_bound_or_none(loop: asyncio.AbstractEventLoop) -> None:
-    free = free_port()
+    (free,) = free_ports(1)
     server = NetworkServer(ConnectionLimits(100), SocketOptions(), loop)
     endpoints = [
         Endpoint("FIRST", "127.0.0.1", free),
@@ -73,9 +73,3 @@ async def ask(sock: socket.socket) -> bytes:
     while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
         received += await loop.sock_recv(sock, 100)
     return received[4:]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
