@@ -54,14 +54,11 @@ class LagWatch:
     def look(self) -> None:
         """Asks once, of all loads."""
         for key, job in list(self._jobs().items()):
+            lag: dict[str, int] = {}
+            with _left_out(job.name):
+                lag = self._lag(job)
             if self._is_over.is_set():
                 return
-            try:
-                lag = self._lag(job)
-            except Exception as error:
-                # Who is away is told of by the load itself.
-                _log.debug("The lag of load %s is not known: %s", job.name, error)
-                lag = {}
             self._figures.lags(key, lag)
 
     def _watch(self) -> None:
@@ -71,22 +68,30 @@ class LagWatch:
                 return
 
     def _lag(self, job: Job) -> dict[str, int]:
-        if not job.is_for_each_topic:
-            return self._lag_of(job, job.wanted())
-        each = job.each()
+        """By topic, of each load that there is for the job."""
+        if job.is_for_each_topic:
+            each = job.each()
+            loads = [each.of(topic) for topic in each.topics()]
+        else:
+            loads = [job.wanted()]
         found: dict[str, int] = {}
-        for topic in each.topics():
-            found |= self._lag_of(job, each.of(topic))
+        if not loads:
+            return found
+        # They differ in topics and targets, not in their brokers.
+        with Cluster(loads[0].source.client, fails_fast=True) as cluster:
+            for wanted in loads:
+                if self._is_over.is_set():
+                    break
+                with _left_out(wanted.name):
+                    found |= self._lag_of(job, wanted, cluster)
         return found
 
-    def _lag_of(self, job: Job, wanted: LoadOptions) -> dict[str, int]:
+    def _lag_of(self, job: Job, wanted: LoadOptions, cluster: Cluster) -> dict[str, int]:
         position = self._position(job, wanted)
-        source = wanted.source
-        with Cluster(source.client, fails_fast=True) as cluster:
-            there = source.subscription.partitions(cluster, missing_ok=True)
-            ids = topic_ids_of(cluster, there)
-            begins = offsets_at(cluster, there, EARLIEST)
-            ends = offsets_at(cluster, there, LATEST)
+        there = wanted.source.subscription.partitions(cluster, missing_ok=True)
+        ids = topic_ids_of(cluster, there)
+        begins = offsets_at(cluster, there, EARLIEST)
+        ends = offsets_at(cluster, there, LATEST)
         lag: Counter[str] = Counter()
         for row in progress_beside(position, there, begins, ends, ids):
             if row.lag is not None:
@@ -111,3 +116,13 @@ class LagWatch:
         if found.last is not None:
             self._figures.knows_commit(job.key, found.last.committed_at_ms / 1000)
         return found.position
+
+
+@contextmanager
+def _left_out(name: str) -> Iterator[None]:
+    """What cannot be told, of a load or of one of its topics: who is away is told of by the load
+    itself."""
+    try:
+        yield
+    except Exception as error:
+        _log.debug("The lag of load %s is not known: %s", name, error)

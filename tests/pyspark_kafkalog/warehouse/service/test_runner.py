@@ -16,6 +16,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.warehouse.service.agenda import Ended
 from pyspark_kafkalog.warehouse.service.failures import how_ended
+from pyspark_kafkalog.warehouse.service.figures import Figures
 from pyspark_kafkalog.warehouse.service.jobs import read_jobs
 from pyspark_kafkalog.warehouse.service.lag_watch import LagWatch
 from pyspark_kafkalog.warehouse.service.runner import Asked, Said, Service
@@ -77,6 +78,27 @@ def test_a_topic_that_stays_wrong_is_held_alone(servers: str, tmp_path: Path) ->
         assert service.figures.all()[0].lag == {"one": 2, "two": 0}
         service.ask(Asked.RELOAD)
         wait_until(lambda: sum(one.is_error for one in said) == 2, lambda: said)
+
+
+def test_the_lag_of_a_topic_is_known_whatever_is_wrong_with_others(
+    servers: str, tmp_path: Path
+) -> None:
+    filler = TopicFiller(servers)
+    filler.make("bad-table", "right")
+    filler.append("right", [b"1", b"2"])
+    damage = tmp_path / "bad-table" / "_delta_log" / f"{0:020}.json"
+    damage.parent.mkdir(parents=True)
+    damage.write_text("no JSON")
+    path = tmp_path / "loads.toml"
+    path.write_text(
+        f'[[load]]\nname = "n"\ntopics = ["bad-table", "gone", "right"]\n'
+        f'to = "delta:{tmp_path}/{{topic}}"\nevery = "1 h"\nbootstrap-servers = "{servers}"\n'
+    )
+    jobs = {job.key: job for job in read_jobs(path).jobs}
+    figures = Figures()
+    figures.take(jobs)
+    LagWatch(lambda: jobs, figures).look()
+    assert figures.all()[0].lag == {"right": 2}
 
 
 @pytest.mark.parametrize(
