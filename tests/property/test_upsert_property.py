@@ -1,4 +1,5 @@
-"""Upserts beside a dictionary: random histories of records, tombstones, names and new beginnings.
+"""Upserts beside a dictionary: random histories of records, tombstones, names, new beginnings and
+steps back.
 
 Two loads of one table have partitions of their own. A key keeps to its partition, but for records
 that are made to break that; with `order_by` it may be in any. KAFKALOG_UPSERT_SEED replays a run,
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pyspark_kafkalog import forget
+from pyspark_kafkalog import forget, rewind
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -87,6 +88,8 @@ class History:
             has_place = any(self.places(name).values())
             assert forget(self.table.name, name) == has_place
             self.oracle.forget(name)
+        elif self.chance.random() < 0.15:
+            self.go_back(name)
         elif self.chance.random() < 0.2:
             self.load_misplaced(name)
         else:
@@ -107,6 +110,12 @@ class History:
             left = self.logs[partition][place:]
             found += left[: self.chance.randint(0, len(left))]
         return found
+
+    def go_back(self, name: str) -> None:
+        loaded = {each: place for each, place in self.places(name).items() if place}
+        places = {str(each): self.chance.randint(0, place) for each, place in loaded.items()}
+        if places:
+            rewind(self.table.name, name, {"orders": places})
 
     def load(self, name: str, records: list[Record]) -> bool:
         """Whether that is not refused."""

@@ -6,6 +6,8 @@ A row is a tombstone: the record's place, and with `order_by` its time. Files ar
 commit that deletes the rows, which does not name them: a tombstone counts once the load that read
 it has passed its offset, and that the commit says. So a commit that never comes leaves none that
 counts, and a file may be there twice, as one that is written and as one that was merged.
+Where a load goes back, or its topic was created again, what counted by then is written once more,
+without an offset: it counts whatever comes.
 
 The name hides them from readers, and from whoever removes files that the table does not name, in
 Delta, Iceberg and Spark alike. A key that has a row again keeps its tombstones: an older one says
@@ -41,6 +43,7 @@ SCHEMA = pa.schema(
 DIRECTORY = "_kafkalog_deleted"
 _MOST_FILES = 16
 ANY_OFFSET = 2**63 - 1
+_NO_OFFSET = -1
 
 
 class DeletedKeys:
@@ -57,7 +60,7 @@ class DeletedKeys:
         found = [SCHEMA.empty_table()]
         for _, table in self._all():
             of_keys = table.filter(pc.is_in(table.column("key"), value_set=keys))
-            found.append(of_keys.filter(_within(of_keys, self._passed)))
+            found.append(of_keys.filter(_counts(of_keys, self._passed)))
         return pa.concat_tables(found)
 
     def add(self, tombstones: pa.Table) -> None:
@@ -71,6 +74,17 @@ class DeletedKeys:
         self._write([*earlier, tombstones])
         self._place.remove(merged)
 
+    def keep(self, places: Offsets) -> None:
+        """Has those before these places count for good, which a commit is about to move back."""
+        if not places:
+            return
+        found = [table.filter(_within(table, places)) for _, table in self._all()]
+        kept = pa.concat_tables([SCHEMA.empty_table(), *found])
+        if kept.num_rows:
+            at = SCHEMA.get_field_index("offset")
+            offsets = pa.repeat(pa.scalar(_NO_OFFSET, pa.int64()), kept.num_rows)
+            self._write([kept.set_column(at, SCHEMA.field(at), offsets)])
+
     def drop(self, names: Sequence[str]) -> None:
         """Removes all that count of those in the files of these names."""
         files = list(self._read(names))
@@ -81,7 +95,7 @@ class DeletedKeys:
 
     def _newest(self, table: pa.Table) -> pa.Table:
         """The newest of each key and partition, of those that count; what does not, may yet."""
-        counts = _within(table, self._passed)
+        counts = _counts(table, self._passed)
         together = table.filter(counts).group_by(["key", "topic", "partition"])
         newest = together.aggregate([("offset", "max"), ("order", "max")])
         newest = newest.select(["key", "topic", "partition", "offset_max", "order_max"])
@@ -115,6 +129,11 @@ class DeletedKeys:
         for name in names:
             with suppress(FileNotFoundError):
                 yield name, pq.ParquetFile(self._place.source(name)).read().cast(SCHEMA)
+
+
+def _counts(table: pa.Table, passed: Offsets) -> pa.BooleanArray:
+    has_none = pc.equal(table.column("offset").combine_chunks(), _NO_OFFSET)
+    return pc.or_(has_none, _within(table, passed))
 
 
 def _within(table: pa.Table, places: Offsets) -> pa.BooleanArray:

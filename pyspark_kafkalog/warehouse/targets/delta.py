@@ -494,7 +494,7 @@ class _FencedDelta:
         check_mode(table, stage.upsert, rows, is_loaded(pending, passed), self._place)
         refuse_unfit(table, self._schema, rows, partition_by, self._place)
         if stage.upsert is not None:
-            self._change_files(stage.upsert, passed)
+            self._change_files(stage.upsert, passed, position)
         else:
             refuse_nulls(table, stage, pending.files, self._statistics, self._place)
         return position
@@ -505,12 +505,14 @@ class _FencedDelta:
         places = {name: self._target.position_in(self._table, name) for name in names}
         return {name: _without_dropped(each.offsets) for name, each in places.items()}
 
-    def _change_files(self, upsert: Upsert, passed: Mapping[str, Offsets]) -> None:
+    def _change_files(
+        self, upsert: Upsert, passed: Mapping[str, Offsets], current: Position
+    ) -> None:
         table, pending = self._table, self._pending
         self._upsert = self._upsert or FileUpsert(pending, upsert, f"the Delta table {self._place}")
         schema = self._schema if pending.files else table.schema()
         seen = UpsertedDelta(table, schema, self._place, passed)
-        self._change = self._upsert.change(seen)
+        self._change = self._upsert.change(seen, current)
         written = self._change.written()
         open_written = open_stage(self._change.stage.path).source
         footers = [file_statistics(pq.read_metadata(open_written(one.name))) for one in written]

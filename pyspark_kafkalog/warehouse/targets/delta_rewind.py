@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.warehouse.commit import Position, Stage
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DeletedKeys
 from pyspark_kafkalog.warehouse.targets.delta_entry import txn, write_entry
 from pyspark_kafkalog.warehouse.targets.delta_rules import rules_of_rewriting
 from pyspark_kafkalog.warehouse.targets.delta_table import open_table
@@ -64,6 +65,9 @@ class DeltaRewind:
 
     def is_upserted(self) -> bool:
         return upserted(self._table) is not None
+
+    def deleted(self) -> DeletedKeys:
+        return DeletedKeys(self._place, {})
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         return all_files(self._table, self._place)

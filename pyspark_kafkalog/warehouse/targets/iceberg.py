@@ -509,7 +509,7 @@ class _FencedIceberg:
         refuse_other_ids(changed, rows, bool(stage.change.adds), identifier)
         if stage.upsert is not None:
             columns = changed if pending.files else table.schema()
-            self._change_files(stage.upsert, UpsertedIceberg(table, columns, passed))
+            self._change_files(stage.upsert, UpsertedIceberg(table, columns, passed), current)
         return current
 
     def _passed(self) -> dict[str, Offsets]:
@@ -517,13 +517,13 @@ class _FencedIceberg:
         names = sorted({*self._target.names(), self._pending.name})
         return {each: self._target.position_in(self._table, each).offsets for each in names}
 
-    def _change_files(self, upsert: Upsert, seen: UpsertedIceberg) -> None:
+    def _change_files(self, upsert: Upsert, seen: UpsertedIceberg, current: Position) -> None:
         pending, identifier = self._pending, self._target.identifier
         self._upsert = self._upsert or FileUpsert(
             pending, upsert, f"the Iceberg table {identifier}"
         )
         self._upserted = seen
-        self._change = self._upsert.change(seen)
+        self._change = self._upsert.change(seen, current)
 
     def publish(self, step: Step) -> int | None:
         """The snapshot that this commit became."""

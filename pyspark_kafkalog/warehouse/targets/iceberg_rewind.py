@@ -18,6 +18,7 @@ from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import to_json
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Position, Stage, ranges_to_json
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DeletedKeys
 from pyspark_kafkalog.warehouse.targets.iceberg_history import NAME, RANGES
 from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import rules_of_table
@@ -28,7 +29,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
     fits_in,
     new_stage,
 )
-from pyspark_kafkalog.warehouse.targets.iceberg_upsert import upserted
+from pyspark_kafkalog.warehouse.targets.iceberg_upsert import deleted_keys, upserted
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile, Merge
 
@@ -63,6 +64,9 @@ class IcebergRewind:
 
     def is_upserted(self) -> bool:
         return upserted(self._table) is not None
+
+    def deleted(self) -> DeletedKeys:
+        return deleted_keys(self._table, {})
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         found = all_files(self._table)

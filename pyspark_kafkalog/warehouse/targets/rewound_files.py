@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.commit import Position, Stage
+from pyspark_kafkalog.warehouse.targets.deleted_keys import DeletedKeys
 from pyspark_kafkalog.warehouse.targets.record_places import rows_at
 from pyspark_kafkalog.warehouse.targets.rewound import (
     ORIGIN,
@@ -54,6 +55,9 @@ class RewoundTable(Protocol):
 
     def is_upserted(self) -> bool:
         """Whether rows take the place of older ones, so that none are doubled."""
+
+    def deleted(self) -> DeletedKeys:
+        """The keys that upserts have deleted from it."""
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         """The data files, each with what is in the way of reading and copying its rows."""
@@ -107,6 +111,8 @@ def go_back(asked: Rewind, table: RewoundTable, target: str) -> Rewound:
         except BaseException:
             cuts.discard()
             raise
+        if table.is_upserted():
+            table.deleted().keep(step.now)
         # Whatever goes wrong from here on, the copies may be the table's.
         if table.publish(stage, step, merges):
             remove_all_but(stage, [file for merge in merges for file in merge.written])

@@ -28,7 +28,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
-from pyspark_kafkalog.warehouse.commit import DataFile, PendingCommit, Stage
+from pyspark_kafkalog.warehouse.commit import DataFile, PendingCommit, Position, Stage, Step
 from pyspark_kafkalog.warehouse.rows.row_types import storable
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.deleted_keys import SCHEMA as TOMBSTONES
@@ -108,17 +108,17 @@ class FileUpsert:
         self._found: dict[str, _Found] = {}
         self._change: Change | None = None
 
-    def change(self, table: UpsertedTable) -> Change:
-        """What is to be done to the table in this state, with the tombstones written down. Raises
-        InvalidRowError where it is not known which row is the newest, LoadConflictError,
-        TargetError."""
+    def change(self, table: UpsertedTable, current: Position) -> Change:
+        """What is to be done to the table in this state, in which the load is at `current`, with
+        the tombstones written down. Raises InvalidRowError where it is not known which row is the
+        newest, LoadConflictError, TargetError."""
         try:
-            return self._changed(table)
+            return self._changed(table, current)
         except BaseException:
             self.discard()
             raise
 
-    def _changed(self, table: UpsertedTable) -> Change:
+    def _changed(self, table: UpsertedTable, current: Position) -> Change:
         passed = table.passed.items()
         others = ((name, places) for name, places in passed if name != self._pending.name)
         moved = {piece.topic_partition for piece in self._pending.ranges}
@@ -145,6 +145,7 @@ class FileUpsert:
         sync(stage)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, merge.written, SWEPT)
+        deleted.keep(_left(current, self._pending.step_from(current)))
         deleted.add(self._newest.tombstones(stays_out))
         self._change = Change(stage, [merge] if merge.files or merge.written else [])
         return self._change
@@ -365,6 +366,12 @@ def check_columns(
             f"{target} has a column {own[0]} that the rows have not, and a row that changes is "
             "written anew, without it: load into a table without such columns, or into a database"
         )
+
+
+def _left(current: Position, step: Step) -> Offsets:
+    """The places that a step goes back from: those of a topic that was created again."""
+    offsets = step.position.offsets
+    return {each: at for each, at in current.offsets.items() if offsets.get(each, 0) < at}
 
 
 def together(passed: Mapping[str, Offsets]) -> dict[TopicPartition, int]:

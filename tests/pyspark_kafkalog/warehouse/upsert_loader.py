@@ -3,6 +3,7 @@ broker."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 from kafka.structs import TopicPartition
@@ -54,10 +55,15 @@ def upsert(
     *records: Record,
     how: Upsert = Upsert(),  # noqa: B008
     topic: str = "orders",
+    topic_id: UUID | None = None,
 ) -> Commit:
-    """Loads the records at the offsets that come next in their partitions."""
+    """Loads the records at the offsets that come next in their partitions; of a topic with another
+    id than before, from the first on."""
     position = target.position(name)
+    ids = {} if topic_id is None else {topic: topic_id}
     ends = {each.partition: n for each, n in position.offsets.items() if each.topic == topic}
+    if topic_id is not None and position.topic_ids.get(topic) not in (None, topic_id):
+        ends = {}
     starts = dict(ends)
     placed = []
     for record in records:
@@ -75,7 +81,7 @@ def upsert(
     ]
     rows = how.marked(batch_of(placed, topic, schema))
     files = list(write_files(stage, topic, [rows] if records else []))
-    return target.commit(PendingCommit(stage, name, position, pieces, files))
+    return target.commit(PendingCommit(stage, name, position, pieces, files, ids))
 
 
 def found(table: Table) -> dict[bytes, bytes]:

@@ -337,8 +337,8 @@ class _CommitsLater:
     def commit(self, pending: PendingCommit) -> Any:
         records, look = list(self._records), upserted_files.FileUpsert.change
 
-        def looked(ours: Any, state: Any) -> Any:
-            change = look(ours, state)
+        def looked(ours: Any, state: Any, current: Any) -> Any:
+            change = look(ours, state, current)
             if records and ours._pending.name == pending.name:
                 now = [records.pop() for _ in range(len(records))]
                 upsert(self._table.open(), "other", *now, how=BY_TIME)

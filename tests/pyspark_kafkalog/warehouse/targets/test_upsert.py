@@ -3,11 +3,12 @@ refused because nobody knows which that is."""
 
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from pyspark_kafkalog import forget
+from pyspark_kafkalog import forget, rewind
 from pyspark_kafkalog.errors import (
     BadRecordError,
     InvalidRowError,
@@ -159,6 +160,31 @@ def test_a_table_that_is_upserted_is_not_appended_to(table: Table) -> None:
     with pytest.raises(TargetError, match="is upserted by key key"):
         upsert(table.open(), "other", Record(b"b", b"1", 1), how=BY_TIME)
     assert found(table) == {b"a": b"1"}
+
+
+def test_deleted_keys_stay_deleted_when_a_topic_is_created_again(table: Table) -> None:
+    """Whose offsets begin anew."""
+    one, two = UUID(int=1 << 100), UUID(int=2 << 100)
+    target = table.open()
+    deleted = Record(b"x", b"1", 0, 1), Record(b"a", None, 0, 6), Record(b"b", None, 0, 6)
+    upsert(target, "n", *deleted, how=BY_TIME, topic_id=one)
+    upsert(target, "n", Record(b"c", b"1", 0, 7), how=BY_TIME, topic_id=two)
+    old = [Record(b"a", b"older", 1, 4), Record(b"b", b"newer", 1, 8)]
+    upsert(target, "n", *old, how=BY_TIME, topic_id=two)
+    assert found(table) == {b"x": b"1", b"b": b"newer", b"c": b"1"}
+
+
+def test_deleted_keys_stay_deleted_when_a_load_goes_back(table: Table) -> None:
+    """The topic may have the tombstone no more when the load comes by again."""
+    target = table.open()
+    upsert(target, "n", Record(b"x", b"1", 0, 1), Record(b"a", None, 0, 6), how=BY_TIME)
+    rewind(table.name, "n", {"orders": {"0": 1}})
+    upsert(target, "n", Record(b"a", b"older", 1, 4), how=BY_TIME)
+    assert found(table) == {b"x": b"1"}
+    # What a name has that starts over is not known any more.
+    assert forget(table.name, "n")
+    upsert(target, "n", Record(b"a", b"again", 0, 4), how=BY_TIME)
+    assert found(table) == {b"x": b"1", b"a": b"again"}
 
 
 def test_an_append_that_began_before_the_first_upsert_is_refused(table: Table) -> None:
