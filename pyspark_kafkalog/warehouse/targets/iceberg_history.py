@@ -26,8 +26,10 @@ def is_named(table: Table, name: str) -> bool:
 
 def ends_in_snapshots(snapshots: Iterable[Snapshot], name: str) -> Offsets:
     """Where the ranges of a load end in `snapshots`, oldest first."""
-    ends = {}
+    ends: dict[TopicPartition, int] = {}
     for snapshot in snapshots:
+        if _said(snapshot, FORGOTTEN) == name:
+            ends.clear()
         if _said(snapshot, NAME) == name:
             for topic, partition, _, end in json.loads(_said(snapshot, RANGES) or "[]"):
                 ends[TopicPartition(topic, partition)] = end
@@ -49,12 +51,17 @@ def rolled_back(table: Table, name: str, offsets: Offsets) -> Offsets | None:
     there = list(lineage(by_id, table.metadata.current_snapshot_id))
     ids = {snapshot.snapshot_id for snapshot in there}
     before = [each.snapshot_id for each in lineage(by_id, last.snapshot_id)]
+    left = ends_in_snapshots(reversed(there), name)
+    if last.snapshot_id in ids:
+        # Else the snapshot that took the load further is gone: it expired after the table went
+        # back.
+        return left if any(offsets.get(key, end) > end for key, end in left.items()) else None
     # Else it is no ancestor that the table went back to: it was replaced as a whole.
-    if last.snapshot_id in ids or ids.isdisjoint(before):
+    if ids.isdisjoint(before):
         return None
     if any(offsets.get(key) != end for key, end in ends_in_snapshots([last], name).items()):
         return None
-    return ends_in_snapshots(reversed(there), name)
+    return left
 
 
 def _said(snapshot: Snapshot, key: str) -> str | None:

@@ -218,3 +218,25 @@ def test_an_owner_who_has_moved_an_iceberg_load_is_believed(tmp_path: Path) -> N
         transaction.set_properties({"kafkalog.nightly.offsets": '{"orders": {"0": 3, "1": 3}}'})
     load(table.open(), "nightly", 7)
     assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_an_iceberg_table_does_not_forget_with_its_snapshots_that_it_was_rolled_back(
+    tmp_path: Path,
+) -> None:
+    """Which expire once nothing leads to them."""
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    newest = table.version()
+    table.take_back(version)
+    iceberg = load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
+    iceberg.maintenance.expire_snapshots().by_id(newest).commit()
+    for _ in range(2):
+        with pytest.raises(TargetError, match=GONE) as raised:
+            load(table.open(), "nightly", 7)
+        load(table.open(), "hourly", 4)
+    assert '"orders": {"0": 3, "1": 3}' in str(raised.value)
+    restart(table, 3, 3)
+    load(table.open(), "nightly", 8)
+    assert table.rows() == expected_rows("nightly", 8) + expected_rows("hourly", 4)
