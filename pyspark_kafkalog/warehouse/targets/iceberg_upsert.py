@@ -13,6 +13,7 @@ iceberg_rewind.py, which asks whether a table is upserted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -59,7 +60,13 @@ def check_mode(
     recorded = upserted(table)
     refuse_other_mode(recorded, upsert, schema, is_loaded, identifier)
     if upsert is not None:
-        there = [field.name for field in table.schema().fields]
+        ids = recorded.ids if recorded else {}
+        # A column of another id is another column.
+        there = [
+            field.name
+            for field in table.schema().fields
+            if ids.get(field.name, field.field_id) == field.field_id
+        ]
         check_columns(recorded, schema, there, f"the Iceberg table {identifier}")
 
 
@@ -130,6 +137,9 @@ class UpsertedIceberg:
         recorded = upserted(self._table)
         assert staged.upsert is not None
         now = upserted_by(recorded, staged.upsert, staged.schema)
+        named = (*now.how.key, now.how.order_by)
+        ids = {each.name: each.field_id for each in self._schema.fields if each.name in named}
+        now = replace(now, ids=ids)
 
         def alter(transaction: Transaction) -> None:
             if change.merges:

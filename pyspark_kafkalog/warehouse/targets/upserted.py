@@ -9,7 +9,7 @@ Values and rules; reads and writes nothing.
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from kafka.structs import TopicPartition
@@ -25,19 +25,21 @@ PROPERTY = "kafkalog.upsert"
 @dataclass(frozen=True, slots=True)
 class Upserted:
     """How a table is upserted, and the columns that loads have filled, each with what it holds
-    where `how` names it."""
+    where `how` names it; `ids` are the field ids of these in Iceberg."""
 
     how: Upsert
     kinds: Mapping[str, str | None]
+    ids: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         how = {"key": list(self.how.key), "order_by": self.how.order_by}
-        return json.dumps({**how, "kinds": dict(self.kinds)})
+        ids = {"ids": dict(self.ids)} if self.ids else {}
+        return json.dumps({**how, "kinds": dict(self.kinds), **ids})
 
     @classmethod
     def from_json(cls, text: str) -> "Upserted":
         said = json.loads(text)
-        return cls(Upsert(tuple(said["key"]), said["order_by"]), said["kinds"])
+        return cls(Upsert(tuple(said["key"]), said["order_by"]), said["kinds"], said.get("ids", {}))
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> "Upserted | None":

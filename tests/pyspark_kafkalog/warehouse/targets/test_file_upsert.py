@@ -244,6 +244,21 @@ def test_a_table_that_lost_its_keys_is_refused(tmp_path: Path) -> None:
         upsert(table.open(), "n", Record(b"a", b"2"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["key", "timestamp"])
+def test_a_table_whose_keys_were_made_anew_is_refused(lost: str, tmp_path: Path) -> None:
+    """The column of that name is another one, which is null in all rows."""
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1", 0, 1), how=BY_TIME)
+    kind = _loaded(table).schema().find_type(lost)
+    with _loaded(table).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column(lost)
+    with _loaded(table).update_schema() as update:
+        update.add_column(lost, kind)
+    with pytest.raises(TargetError, match=f"was upserted by {lost}, a column that it has no more"):
+        upsert(table.open(), "n", Record(b"a", b"2", 0, 2), how=BY_TIME)
+
+
 def test_fields_of_structs_come_with_the_rows_that_need_them(table: Table) -> None:
     """At any depth; rows that are copied have none."""
     inner = pa.list_(pa.struct([("x", pa.int32())]))
