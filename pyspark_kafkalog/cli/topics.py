@@ -1,5 +1,6 @@
 """`kafkalog topics`: creates, lists, describes, changes and deletes them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kafka.structs import TopicPartition
 
     from pyspark_kafkalog.client.admin import TopicDescription
-    from pyspark_kafkalog.client.cluster import Cluster
+    from pyspark_kafkalog.client.cluster import Cluster, ClusterOverview
 
 
 @click.group
@@ -105,26 +106,53 @@ def describe(client: Client, output: Output, topics: tuple[str, ...], all_config
     begin and end are offsets, the first record's and the next one's; size is that of the leader's
     log in bytes. Both are - where no broker tells.
     """
+    with client.cluster() as cluster:
+        found = _described(cluster, topics, all_configs)
+    for topic, partitions in found:
+        _tell(output, topic, partitions)
+
+
+_Found = list[tuple["TopicDescription", list[dict[str, Any]]]]
+
+
+def _described(cluster: "Cluster", wanted: Sequence[str], all_configs: bool) -> _Found:
+    """Those that are wanted, or all."""
+    from pyspark_kafkalog.client.deadline import Deadline
+
+    deadline = Deadline(cluster.config.request_timeout_ms)
+    while True:
+        overview = cluster.overview()
+        names = wanted or sorted(set(overview.topics).difference(overview.internal))
+        try:
+            return _found(cluster, overview, names, all_configs)
+        except UnknownTopicError:
+            # Of those that nobody named, one may be gone since it was listed.
+            if wanted or deadline.expired:
+                raise
+
+
+def _found(
+    cluster: "Cluster", overview: "ClusterOverview", names: Sequence[str], all_configs: bool
+) -> _Found:
+    """Topics, and what is told of each of their partitions."""
     from kafka.structs import TopicPartition
 
     from pyspark_kafkalog.client import admin
     from pyspark_kafkalog.client.brokers import replica_sizes
 
-    with client.cluster() as cluster:
-        overview = cluster.overview()
-        names = topics or sorted(set(overview.topics).difference(overview.internal))
-        found = admin.describe_topics(cluster, names, all_configs)
-        led = [
-            TopicPartition(topic.name, each.partition)
-            for topic in found
-            for each in topic.partitions
-            if each.leader >= 0
-        ]
-        sizes = replica_sizes(
-            cluster, overview.brokers, {topic.name: topic.partitions for topic in found}
-        )
-        watermarks = _watermarks(cluster, led)
-    for topic in found:
+    topics = admin.describe_topics(cluster, names, all_configs)
+    led = [
+        TopicPartition(topic.name, each.partition)
+        for topic in topics
+        for each in topic.partitions
+        if each.leader >= 0
+    ]
+    sizes = replica_sizes(
+        cluster, overview.brokers, {topic.name: topic.partitions for topic in topics}
+    )
+    watermarks = _watermarks(cluster, led)
+    found = []
+    for topic in topics:
         partitions = []
         for each in topic.partitions:
             topic_partition = TopicPartition(topic.name, each.partition)
@@ -132,7 +160,8 @@ def describe(client: Client, output: Output, topics: tuple[str, ...], all_config
             bytes_of = sizes.get(topic_partition, {})
             measures = {"begin": begin, "end": end, "size": bytes_of.get(each.leader)}
             partitions.append({**asdict(each), **measures, "replica_sizes": bytes_of})
-        _tell(output, topic, partitions)
+        found.append((topic, partitions))
+    return found
 
 
 def _watermarks(

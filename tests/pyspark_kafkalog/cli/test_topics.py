@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyspark_kafkalog.cli import main
+from pyspark_kafkalog.client.cluster import Cluster, ClusterOverview, PartitionMetadata
 from pyspark_kafkalog.embedded_cluster import EmbeddedCluster
 from tests.pyspark_kafkalog.cli.conftest import Done
 from tests.support.patience import wait_until
@@ -32,6 +34,25 @@ def test_a_topic_is_described_with_offsets_sizes_and_properties(
     (row,) = kafkalog("topics", "describe", topic, "--format=json", "--all-configs").rows
     assert row["configs"]["retention.ms"] == "-1"
     assert row["configs"]["cleanup.policy"] == "delete"
+
+
+def test_a_topic_that_goes_while_all_are_described_is_left_out(
+    kafkalog: Callable[..., Done], new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    overview = Cluster.overview
+    rest = iter([{"a-topic-that-was": [PartitionMetadata(0, 1, 0, (1,), (1,))]}])
+
+    def with_one_that_goes(cluster: Cluster) -> ClusterOverview:
+        found = overview(cluster)
+        return replace(found, topics={**next(rest, {}), **found.topics})
+
+    monkeypatch.setattr(Cluster, "overview", with_one_that_goes)
+    names = {row["topic"] for row in kafkalog("topics", "describe", "--format=json").rows}
+    assert next(rest, None) is None
+    assert topic in names
+    assert "a-topic-that-was" not in names
+    assert kafkalog("topics", "describe", topic, "a-topic-that-was").code == 1
 
 
 def test_why_a_broker_refuses_is_said(
