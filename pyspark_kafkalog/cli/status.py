@@ -45,9 +45,11 @@ def command(client: Client, output: Output, target: str, name: str | None, gaps:
 
 def _tell_target(client: Client, output: Output, target: str, name: str | None, gaps: bool) -> None:
     from pyspark_kafkalog.warehouse.status import load_status
+    from pyspark_kafkalog.warehouse.targets.target import open_target
 
     found = load_status(target, name, gaps)
-    _tell_none(output, found)
+    if not found:
+        _tell_none(output, f"to {open_target(target)}")  # which shows no password
     cluster = client.cluster_if_named()
     if cluster is None:
         for status in found:
@@ -82,12 +84,13 @@ def _tell_topics(client: Client, output: Output, target: str, name: str | None, 
     if failures:
         others = f" (and {len(failures) - 1} more topics)" if len(failures) > 1 else ""
         raise KafkalogError(f"{sentence(failures[0])}{others}") from failures[0]
-    _tell_none(output, found)
+    if not found:
+        _tell_none(output, "to the target of any topic")
 
 
-def _tell_none(output: Output, found: "Sequence[LoadStatus]") -> None:
-    if not found and not output.is_quiet:
-        print("No load has committed to this target.", file=sys.stderr)
+def _tell_none(output: Output, where: str) -> None:
+    if not output.is_quiet:
+        print(f"No load has committed {where}.", file=sys.stderr)
 
 
 def _alone(position: "Position") -> "list[PartitionProgress]":

@@ -368,7 +368,8 @@ def test_words_of_the_command(
     load = ("load", topic, "--to", f"parquet:{tmp_path}/table", "--name", "words", "--dry-run")
     assert kafkalog(*load)[0]["ranges"][1]["until_offset"] == 10
     assert main(["status", "--to", f"parquet:{tmp_path}/table", "-b", kafka.bootstrap_servers]) == 0
-    assert capfd.readouterr() == ("", "No load has committed to this target.\n")
+    said = f"No load has committed to parquet:{tmp_path}/table.\n"
+    assert capfd.readouterr() == ("", said)
     kafkalog("topics", "add-partitions", topic, "--total=3")
     kafkalog("topics", "alter", topic, "--delete-config=retention.ms")
     (altered,) = kafkalog("topics", "describe", topic)

@@ -115,12 +115,13 @@ class CommitLog:
     def read(self, sequence: int) -> Commit:
         name = _file_name(sequence)
         content = self._files.read_commit(name)
+        path = self._files.path_of(f"_kafkalog/commits/{name}")
         try:
-            return decode(content, sequence)
+            return decode(content, sequence, path)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TargetError(
-                f"{self._files.path_of(f'_kafkalog/commits/{name}')} is not an intact commit of "
-                f"kafkalog ({_reason(error)}), so it is unknown up to where this target was "
+                f"{path} is not an intact commit of "
+                f"kafkalog ({_reason(error)}), so it is unknown up to where its target was "
                 "loaded; nothing was written. Restore the file from a backup; if it is not "
                 "kafkalog's at all, move it out of that directory."
             ) from error
@@ -167,15 +168,16 @@ def encode(commit: Commit) -> bytes:
     return json.dumps({**fields, "crc32": checksum(fields)}, indent=1).encode() + b"\n"
 
 
-def decode(content: bytes, sequence: int) -> Commit:
-    """The commit in a file's `content`; ValueError, KeyError or TypeError when it is not one."""
+def decode(content: bytes, sequence: int, path: str) -> Commit:
+    """The commit in a file's `content`; ValueError, KeyError or TypeError when it is not one, and
+    TargetError when it is of a later version than is known."""
     fields = json.loads(content)
     if fields["format"] != FORMAT:
         raise ValueError(f"its format is {fields['format']!r}")
     if fields["version"] > VERSION:
         raise TargetError(
-            f"commit {sequence} has version {fields['version']}, this pyspark-kafkalog knows "
-            f"{VERSION}: upgrade pyspark-kafkalog to load into this target"
+            f"{path} has version {fields['version']}, this pyspark-kafkalog knows {VERSION}: "
+            "upgrade pyspark-kafkalog"
         )
     if fields.pop("crc32") != checksum(fields):
         raise ValueError("its checksum does not match")

@@ -140,7 +140,8 @@ class Database:
             hidden = message
             for secret in self._secrets():
                 hidden = hidden.replace(secret, "***")
-            raise TargetError(hidden) from (error if hidden == message else None)
+            # On one line: those of PostgreSQL have several, and tabs.
+            raise TargetError(" ".join(hidden.split())) from (error if hidden == message else None)
 
     def _secrets(self) -> list[str]:
         """The password, and what of the URL's query may be one: a short value of another name,

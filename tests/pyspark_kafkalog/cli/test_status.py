@@ -14,6 +14,7 @@ from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.cli.conftest import Done
 from tests.pyspark_kafkalog.warehouse.rows_loader import write_rows
+from tests.support.ports import closed_port
 
 
 @pytest.fixture
@@ -126,8 +127,9 @@ def test_loads_that_are_not_there(
     land: Callable[[str, OffsetRange], str],
     tmp_path: Path,
 ) -> None:
-    nothing = ["status", "--to", f"parquet:{tmp_path}/none"]
-    assert kafkalog(*nothing) == (0, "", "No load has committed to this target.\n")
+    none = f"parquet:{tmp_path}/none"
+    nothing = ["status", "--to", none]
+    assert kafkalog(*nothing) == (0, "", f"No load has committed to {none}.\n")
     assert kafkalog(*nothing, "-q") == (0, "", "")
     assert not (tmp_path / "none").exists()
     target = land("nightly", OffsetRange(new_topic(), 0, 0, 2))
@@ -137,6 +139,15 @@ def test_loads_that_are_not_there(
     done = kafkalog("status", "--to", "hive:/data")
     assert done.code == 1
     assert "does not name a kind of target" in done.err
+
+
+def test_a_database_that_is_away_is_told_on_one_line(kafkalog: Callable[..., Done]) -> None:
+    """PostgreSQL's words have several, the second with a tab."""
+    url = f"postgresql://user:password@127.0.0.1:{closed_port()}/lake"
+    done = kafkalog("status", "--to", f"sql:{url}#orders")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "refused Is the server running" in done.err
+    assert "password" not in done.err
 
 
 def test_the_loads_of_a_target_for_each_topic(

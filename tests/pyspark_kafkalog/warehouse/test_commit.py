@@ -294,5 +294,5 @@ def test_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     fields = json.loads(encode(commit_after(None)))
     (tmp_path / COMMITS).mkdir(parents=True)
     (tmp_path / COMMITS / f"{1:020}.json").write_text(json.dumps({**fields, "version": 2}))
-    with pytest.raises(TargetError, match="upgrade pyspark-kafkalog"):
+    with pytest.raises(TargetError, match=f"{1:020}.json has version 2.*upgrade pyspark-kafkalog"):
         log_in(tmp_path).newest()
