@@ -21,9 +21,9 @@ def command() -> None:
 @takes_client
 @takes_output
 def describe(client: Client, output: Output) -> None:
-    """Show brokers, controller, features, and partitions with missing replicas or no leader.
+    """Show brokers, controller, features and lost replicas.
 
-    Those are counted: under_replicated, offline.
+    Partitions with missing replicas (under_replicated), or with no leader (offline), are counted.
     """
     from pyspark_kafkalog.client.brokers import describe_brokers
 

@@ -100,7 +100,7 @@ def list_topics(client: Client, output: Output, internal: bool) -> None:
 @takes_client
 @takes_output
 def describe(client: Client, output: Output, topics: tuple[str, ...], all_configs: bool) -> None:
-    """Show offsets, sizes, leaders, replicas and properties of topics.
+    """Show offsets, sizes, replicas and properties.
 
     Of all topics when none is named.
     begin and end are offsets, the first record's and the next one's; size is that of the leader's

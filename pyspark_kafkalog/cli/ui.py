@@ -84,6 +84,8 @@ def command(
     reaches it sees all that this command may read, which is why it listens on this machine alone
     unless --host says otherwise.
     """
+    if not host:  # of a variable that is not set, perhaps; to a socket it means all addresses
+        raise click.UsageError("--host is empty: give an address, or leave it out.")
     config = client.config(
         request_timeout_ms=_BROKER_MS, socket_connection_setup_timeout_ms=_CONNECT_MS
     )

@@ -494,6 +494,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
         ("load --to parquet:w --forget", "--forget loads nothing"),
         ("load t --name nightly --to parquet:w --rewind earliest", "--rewind loads nothing"),
         ("load --name nightly --to parquet:w --truncate-after", "goes with --rewind"),
+        ("ui --host=", "--host is empty"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(

@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog import compile_pyspark, quickstart
 from pyspark_kafkalog.arrow.schema import row_schema
+from pyspark_kafkalog.cli import main
 from pyspark_kafkalog.cli.entry import command_tree
 from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
@@ -131,6 +132,14 @@ def test_every_word_has_json_and_quiet(leaf: str) -> None:
     assert "json" in getattr(format_of.type, "choices", ()) or "json" in str(format_of.help)
     assert all(param.help for param in LEAVES[leaf].params if isinstance(param, click.Option))
     assert LEAVES[leaf].help
+
+
+@pytest.mark.parametrize("group", ["topics", "groups", "cluster"])
+def test_a_list_of_words_says_of_each_all_that_it_means_to(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([group, "--help"]) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word.line)
