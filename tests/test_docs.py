@@ -351,6 +351,12 @@ def test_the_site_has_each_public_name(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_site_has_nothing_of_what_makes_it(site: Path) -> None:
+    made_by = [path for path in site.rglob("*") if path.suffix in (".py", ".pyc", ".toml", ".md")]
+    assert made_by == []
+
+
+@pytest.mark.slow
 def test_the_site_asks_nobody_else(site: Path) -> None:
     """No font, script or style from another server."""
     loads = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(https?:[^"]+)"')
