@@ -180,6 +180,11 @@ def parse_start(option: str, text: str) -> OffsetLimit | RelativeLimit:
     """As `parse_offset_limit`, or a start such as RELATIVE_EXAMPLE; a bare number is of offsets."""
     found = _RELATIVE.fullmatch(text.strip().lower())
     if found is None:
+        if _symbol(text) is None and not text.lstrip().startswith("{"):
+            raise InvalidOptionError(
+                f"Option {option} is malformed: expected earliest, latest, {RELATIVE_EXAMPLE}, or "
+                f"JSON such as {OFFSETS_EXAMPLE}, got {_shown(text)}"
+            )
         return parse_offset_limit(option, text)
     number, unit = int(found[1]), found[2]
     if not unit and -number in (EARLIEST, LATEST):
@@ -378,11 +383,15 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
 def _malformed(
     option: str, problem: str, text: str, example: str = OFFSETS_EXAMPLE
 ) -> InvalidOptionError:
-    shown = text if len(text) <= 200 else text[:200] + "..."
     words = "earliest, latest or " if example == OFFSETS_EXAMPLE else ""
     return InvalidOptionError(
-        f"Option {option} is malformed: {problem}. Expected {words}e.g. {example}, got {shown}"
+        f"Option {option} is malformed: {problem}. Expected {words}e.g. {example}, "
+        f"got {_shown(text)}"
     )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _is_integer(value: Any) -> bool:
