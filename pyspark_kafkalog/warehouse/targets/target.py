@@ -123,7 +123,7 @@ def open_target(target: str) -> Target:
         library = (error.name or str(error)).partition(".")[0]
         extra = "objectstore" if kind == "parquet" else kind
         raise MissingExtraError(
-            f"a {kind}: target needs {library}, which is not installed: "
+            f"target {kind}: needs {library}, which is not installed: "
             f"pip install 'pyspark-kafkalog[{extra}]'"
         ) from error
 

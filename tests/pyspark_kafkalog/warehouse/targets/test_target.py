@@ -104,7 +104,7 @@ def test_a_missing_extra_is_named(
     monkeypatch.delitem(sys.modules, f"pyspark_kafkalog.warehouse.targets.{kind}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     library = module.partition(".")[0]
-    wanted = rf"needs {library}, which.*pip install 'pyspark-kafkalog\[{kind}\]'"
+    wanted = rf"^target {kind}: needs {library}, which.*pip install 'pyspark-kafkalog\[{kind}\]'"
     with pytest.raises(MissingExtraError, match=wanted):
         open_target(target)
 
