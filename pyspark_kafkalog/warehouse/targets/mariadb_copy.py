@@ -1,6 +1,7 @@
 """Rows into MariaDB: INSERT statements of many rows, as large as the server takes them.
 
 LOAD DATA LOCAL takes what does not fit for warnings, even in strict sessions, and leaves rows out.
+So does INSERT with spaces at the end of a text, which it cuts off with a note: notes are read.
 So values become literals, by columns: bytes in hexadecimal, texts with quotes and backslashes
 escaped (sessions have no NO_BACKSLASH_ESCAPES), floating point numbers and decimals as text, of
 which MariaDB makes the number itself. Called by sql_copy.py, within a transaction of the caller.
@@ -20,6 +21,8 @@ _STATEMENT_BYTES = 4 << 20
 """Of many rows; one that is larger has a statement of its own."""
 # The packet's own bytes.
 _OVERHEAD_BYTES = 64
+# "Data truncated for column": a note.
+_CUT = 1265
 
 
 class Insertion:
@@ -34,16 +37,25 @@ class Insertion:
 
     def insert(self, columns: list[pa.Array]) -> int:
         """Returns how many rows the database says went in. Raises InvalidRowError for a row that is
-        larger than what the server takes."""
+        larger than what the server takes, or a text that is longer than its column."""
         literals = [_literals(column) for column in columns]
         rows = pc.binary_join_element_wise(*literals, _text(","))
         rows = pc.binary_join_element_wise(_text("("), rows, _text(")"), _text("")).cast(
             pa.large_binary()
         )
         with driver_cursor(self._connection) as cursor:
-            return sum(
-                cursor.execute(self._head + b",".join(some)) for some in self._statements(rows)
-            )
+            count = 0
+            for some in self._statements(rows):
+                count += cursor.execute(self._head + b",".join(some))
+                cursor.execute("SHOW WARNINGS")
+                for _, code, message in cursor.fetchall():
+                    if code == _CUT:
+                        raise InvalidRowError(
+                            "a text with spaces at its end is longer than its column, and would "
+                            f"be cut off there ({message}): leave the row out, or make the column "
+                            "longer. Nothing was committed"
+                        )
+            return count
 
     def _statements(self, rows: pa.LargeBinaryArray) -> Iterator[list[bytes]]:
         some: list[bytes] = []

@@ -35,7 +35,7 @@ from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import MariaDbTable, expected_rows
 from tests.pyspark_kafkalog.warehouse.targets.test_schema_change import ADD, ID, WIDEN, Landed, land
 from tests.pyspark_kafkalog.warehouse.targets.test_sql_tables import load_columns, values_of
-from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, upsert
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
 from tests.support.mariadb import mariadb
 from tests.support.patience import wait_until
 
@@ -407,6 +407,17 @@ def test_a_key_that_an_index_has_no_room_for_is_refused(table: MariaDbTable) -> 
     with pytest.raises(TargetError, match="Data too long for column 'key'"):
         upsert(table.open(), "n", Record(b"k" * 2_801, b"1"))
     assert table.offsets("n") == {0: 1}
+
+
+@long
+def test_no_text_loses_spaces_for_which_there_is_no_room(table: MariaDbTable) -> None:
+    """Of which a strict MariaDB makes a note, and of two keys one."""
+    by_topic, key = Upsert(("topic", "partition", "timestamp", "timestampType")), "k" * 175
+    upsert(table.open(), "n", Record(b"a", b"1"), how=by_topic, topic=key)
+    refused = pytest.raises(InvalidRowError, match=r"longer than its column.* 'topic'")
+    with globally("sql_notes", 0, 1), refused:
+        upsert(table.open(), "other", Record(b"a", b"2"), how=by_topic, topic=f"{key} ")
+    assert found(table) == {b"a": b"1"}
 
 
 @long
