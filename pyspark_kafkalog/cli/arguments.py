@@ -239,7 +239,7 @@ def read_text(path: Path) -> str:
 
 def read_settings(flag: str, settings: Iterable[str]) -> dict[str, str]:
     """What an argument that is written NAME=VALUE was given, the last one of a name; raises
-    InvalidOptionError."""
+    UsageError."""
     return dict(read_pairs(flag, settings))
 
 
@@ -250,7 +250,7 @@ def read_pairs(flag: str, settings: Iterable[str]) -> list[tuple[str, str]]:
         name, equals, value = setting.partition("=")
         if not equals:
             # Not quoted: it may hold a password.
-            raise InvalidOptionError(f"Write each {flag} as NAME=VALUE; one is not.")
+            raise click.UsageError(f"Write each {flag} as NAME=VALUE; one is not.")
         given.append((name, value))
     return given
 

@@ -13,7 +13,7 @@ import click
 from pyspark_kafkalog.cli.arguments import Client, takes, takes_client, takes_output
 from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.output import Output
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownGroupError
+from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError
 from pyspark_kafkalog.source.places import Place
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def _partitions(cluster: "Cluster", topics: tuple[str, ...]) -> "list[TopicParti
         try:
             partitions = tuple(int(number) for number in numbers.split(",") if numbers)
         except ValueError:
-            raise InvalidOptionError(f"--topic {text} is not written TOPIC:N,N.") from None
+            raise click.UsageError(f"--topic {text} is not written TOPIC:N,N.") from None
         found.update(Selection((name,), partitions=partitions).find(cluster))
     return sorted(found)
 

@@ -212,12 +212,6 @@ def test_many_lines_in_several_partitions(run: Callable[..., tuple[int, str, str
         ("topics delete nowhere", "Topic nowhere does not exist"),
         ("topics describe nowhere", "Topic nowhere does not exist"),
         ("consume nowhere", "Topic nowhere does not exist"),
-        ("topics create x --config nonsense", "Write each --config as NAME=VALUE"),
-        (
-            "load x --name n --to parquet:/x --registry-option basic.auth.user.info:ann:s3cret",
-            "Write each --registry-option as NAME=VALUE",
-        ),
-        ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
         ("topics list --property fetch.max.bites=1", "Did you mean fetch.max.bytes?"),
         ("topics list --property akcs=1", "akcs is no property of a Kafka client. Did you mean ac"),
         ("topics list --property request.timeout.ms=soon", "kafka.request.timeout.ms"),
@@ -239,6 +233,27 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(
     assert "Traceback" not in err
     assert "s3cret" not in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("topics create x --config nonsense", "Write each --config as NAME=VALUE"),
+        (
+            "load x --name n --to parquet:/x --registry-option basic.auth.user.info:ann:s3cret",
+            "Write each --registry-option as NAME=VALUE",
+        ),
+        ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
+        ("groups reset nobody --to-latest --topic x:two", "--topic x:two is not written TOPIC:N,N"),
+    ],
+)
+def test_what_is_not_written_as_it_is_to_be_is_wrong_usage(
+    run: Callable[..., tuple[int, str, str]], line: str, says: str
+) -> None:
+    code, out, err = run(line)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "s3cret" not in err
 
 
 def test_how_far_a_group_is_behind(

@@ -151,7 +151,7 @@ def test_numbers_in_a_value_stay_what_they_are() -> None:
         (["-f", "json"], '{"headers": {"ab": "c"}}', 1, "headers are no list"),
         (["-f", "json"], '{"headers": ["ab"]}', 1, "a header is no pair"),
         (["-f", "json"], '{"key": "k", "payload": "v"}', 1, "it has 'payload', which is none of"),
-        (["-H", "x"], "x", 1, "Write each --header as NAME=VALUE"),
+        (["-H", "x"], "x", 2, "Write each --header as NAME=VALUE"),
         (["--whole-files"], "x", 2, "--whole-files takes FILEs"),
         (["-f", "json", "-K", ":"], "{}", 2, "--key-separator and --null are for lines"),
         (
