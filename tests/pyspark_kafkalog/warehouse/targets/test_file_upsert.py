@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import QueryBuilder, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from pyspark_kafkalog import forget, maintain
@@ -27,6 +27,8 @@ from pyspark_kafkalog.warehouse.targets import (
     upserted_files,
 )
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
+from tests.pyspark_kafkalog.warehouse.deletion_vector import delete_by_vector
+from tests.pyspark_kafkalog.warehouse.position_delete import delete_by_position
 from tests.pyspark_kafkalog.warehouse.tables import DeltaLakeTable, IcebergTable, Table, table_of
 from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, batch_of, found, upsert
 
@@ -257,6 +259,33 @@ def test_a_table_whose_keys_were_made_anew_is_refused(lost: str, tmp_path: Path)
         update.add_column(lost, kind)
     with pytest.raises(TargetError, match=f"was upserted by {lost}, a column that it has no more"):
         upsert(table.open(), "n", Record(b"a", b"2", 0, 2), how=BY_TIME)
+
+
+@pytest.mark.slow
+def test_a_table_with_delete_files_is_refused(tmp_path: Path) -> None:
+    """Which rows there are, they say."""
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", b"1"))
+    delete_by_position(_loaded(table), 0, tmp_path)
+    for record in (Record(b"a", b"2"), Record(b"b", None), Record(b"c", b"1")):
+        with pytest.raises(TargetError, match=r"delete files.*nothing was committed"):
+            upsert(table.open(), "n", record)
+    assert _loaded(table).scan().to_arrow().column("key").to_pylist() == [b"b"]
+    assert table.offsets("n") == {0: 2}
+
+
+def test_a_file_with_a_deletion_vector_stays_as_it_is(tmp_path: Path) -> None:
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"x", b"1"))
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", b"1"))
+    delete_by_vector(table.delta(), [0])
+    for key in (b"a", b"b"):
+        with pytest.raises(TargetError, match="it has a deletion vector"):
+            upsert(table.open(), "n", Record(key, b"2"))
+    upsert(table.open(), "n", Record(b"x", None), Record(b"y", b"1"))
+    query = QueryBuilder().register("orders", table.delta())
+    rows = pa.table(query.execute('SELECT "key" FROM orders').read_all())
+    assert sorted(rows.column("key").to_pylist()) == [b"b", b"y"]
 
 
 def test_fields_of_structs_come_with_the_rows_that_need_them(table: Table) -> None:
