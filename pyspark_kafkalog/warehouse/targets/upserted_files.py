@@ -306,7 +306,9 @@ class _Newest:
         ours = self._columns[self._upsert.key[0]]
         if not any(is_one(ours.type) for is_one in _BOUNDED):
             return True
-        leaves = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
+        # The field b of a column a has the same path as a column a.b.
+        whole = enumerate(footer.schema.column(index) for index in range(footer.num_columns))
+        leaves = {column.name: index for index, column in whole if column.name == column.path}
         if name not in leaves:
             return True
         try:

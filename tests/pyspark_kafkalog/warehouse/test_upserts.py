@@ -279,3 +279,16 @@ def test_tables_of_files_take_upserts(topic: Topic, kind: str, tmp_path: Path) -
     assert topic.load(table, **VALUES).records == 0
     rows = table.arrow().select(["id", "note"]).sort_by("id").to_pylist()
     assert rows == [{"id": 1, "note": "b"}, {"id": 3, "note": None}]
+
+
+@pytest.mark.slow
+def test_a_key_is_told_from_a_field_of_a_struct_of_such_a_name(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """Of which a file has other bounds."""
+    table = table_of("delta", tmp_path)
+    schema = "`a.b` INT, a STRUCT<b: INT>, note STRING"
+    for note in ("old", "new"):
+        topic.send((b"x", {"a.b": 1, "a": {"b": 1000}, "note": note}))
+        topic.load(table, value_format="json", value_schema=schema, key="a.b")
+    assert table.arrow().column("note").to_pylist() == ["new"]
