@@ -39,6 +39,7 @@ _SETTINGS = (
     "foreign_key_checks = 1",
     "unique_checks = 1",
     "check_constraint_checks = 1",
+    "max_error_count = 65535",
     "sql_notes = 1",
     "sql_safe_updates = 0",
     "sql_select_limit = DEFAULT",

@@ -410,12 +410,17 @@ def test_a_key_that_an_index_has_no_room_for_is_refused(table: MariaDbTable) -> 
 
 
 @long
-def test_no_text_loses_spaces_for_which_there_is_no_room(table: MariaDbTable) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "default"), [("sql_notes", 0, 1), ("max_error_count", 0, 64)]
+)
+def test_no_text_loses_spaces_for_which_there_is_no_room(
+    table: MariaDbTable, setting: str, value: int, default: int
+) -> None:
     """Of which a strict MariaDB makes a note, and of two keys one."""
     by_topic, key = Upsert(("topic", "partition", "timestamp", "timestampType")), "k" * 175
     upsert(table.open(), "n", Record(b"a", b"1"), how=by_topic, topic=key)
     refused = pytest.raises(InvalidRowError, match=r"longer than its column.* 'topic'")
-    with globally("sql_notes", 0, 1), refused:
+    with globally(setting, value, default), refused:
         upsert(table.open(), "other", Record(b"a", b"2"), how=by_topic, topic=f"{key} ")
     assert found(table) == {b"a": b"1"}
 
