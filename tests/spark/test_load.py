@@ -900,7 +900,6 @@ def test_the_command_line_starts_spark_only_where_there_is_something_to_load(
     ("given", "said"),
     [
         (["--to", "hive:/data"], "target 'hive' does not name a kind"),
-        (["--to", "parquet:/data", "--option", "includeHeaders"], "--option as NAME=VALUE"),
         (["--to", "parquet:/data", "--property", "no.such=1"], "no.such is no property"),
         (["--to", "parquet:/data", "--from", "soon"], "'soon' is no place where a load can begin"),
         (["--to", "parquet:/data", "--max-bytes", "ten"], "max_bytes must be a number of bytes"),

@@ -3,7 +3,7 @@
 import socket
 from collections import deque
 
-_MOST_KEPT = 500
+_MOST_KEPT = 32
 _closed: list[socket.socket] = []
 _kept: deque[socket.socket] = deque()
 
@@ -20,7 +20,7 @@ def free_ports(count: int) -> list[int]:
 
     They are kept bound, as servers bind theirs (SO_REUSEADDR; Java's do): so the kernel gives them
     to no client's end of a connection, which else may have one before its server has started, or
-    while it is started again. The last 500 of this process are kept.
+    while it is started again. The last 32 of this process are kept.
     """
     ports = []
     for _ in range(count):

@@ -244,6 +244,7 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(
             "Write each --registry-option as NAME=VALUE",
         ),
         ("topics list --property nonsense", "Write each --property as NAME=VALUE"),
+        ("load x --name n --to parquet:/x --option headers", "Write each --option as NAME=VALUE"),
         ("groups reset nobody --to-latest --topic x:two", "--topic x:two is not written TOPIC:N,N"),
     ],
 )
