@@ -58,9 +58,10 @@ class RecordContext(_Configured):
     """Whether others may lead what this broker leads; None for a broker alone."""
 
     def longest_wait_ms(self, max_wait_ms: int) -> int:
-        """How long a fetch may really wait: no connection lives longer than its idle time."""
+        """How long a fetch may really wait: half of the time after which its connection would be
+        closed as idle, so that its answer always comes before that."""
         max_idle_ms = self.config.connections_max_idle_ms
-        return max_wait_ms if max_idle_ms < 0 else min(max_wait_ms, max_idle_ms)
+        return max_wait_ms if max_idle_ms < 0 else min(max_wait_ms, max_idle_ms // 2)
 
 
 @dataclass(frozen=True, slots=True)
