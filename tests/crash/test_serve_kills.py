@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -199,8 +200,8 @@ def test_no_record_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None
         def is_all_there() -> bool:
             try:
                 shops, orders, all_of_them = found()
-            except (AssertionError, OSError):  # while PostgreSQL recovers, or before a first commit
-                return False
+            except (AssertionError, OSError, psycopg.OperationalError):
+                return False  # while PostgreSQL recovers, or before a first commit
             counts = [*shops.values(), *orders.values(), *all_of_them.values()]
             # More than there may be will not be less.
             return max(counts) > 1 or (
