@@ -38,6 +38,7 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     LiveFile,
     Merge,
     batches_of,
+    leaves_of_columns,
 )
 from pyspark_kafkalog.warehouse.targets.upserted import cannot_take_back
 
@@ -240,7 +241,7 @@ def _groups(
     places: Offsets,
 ) -> list[int]:
     """The row groups of a file that may have rows from these places on, or rows without one."""
-    leaves = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
+    leaves = leaves_of_columns(footer)
     found = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)

@@ -219,3 +219,10 @@ def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[
                 for index, field in zip(where, wanted, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def leaves_of_columns(footer: pq.FileMetaData) -> dict[str, int]:
+    """Which leaf of a Parquet file is a column of its own, by name: the field b of a column a has
+    the same path as a column a.b, and is left out."""
+    leaves = enumerate(footer.schema.column(index) for index in range(footer.num_columns))
+    return {leaf.name: index for index, leaf in leaves if leaf.name == leaf.path}

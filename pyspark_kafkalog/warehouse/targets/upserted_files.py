@@ -48,6 +48,7 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
     LiveFile,
     Merge,
     batches_of,
+    leaves_of_columns,
 )
 from pyspark_kafkalog.warehouse.targets.upserted import (
     Upserted,
@@ -306,9 +307,7 @@ class _Newest:
         ours = self._columns[self._upsert.key[0]]
         if not any(is_one(ours.type) for is_one in _BOUNDED):
             return True
-        # The field b of a column a has the same path as a column a.b.
-        whole = enumerate(footer.schema.column(index) for index in range(footer.num_columns))
-        leaves = {column.name: index for index, column in whole if column.name == column.path}
+        leaves = leaves_of_columns(footer)
         if name not in leaves:
             return True
         try:
