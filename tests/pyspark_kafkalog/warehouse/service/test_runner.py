@@ -86,9 +86,7 @@ def test_the_lag_of_a_topic_is_known_whatever_is_wrong_with_others(
     filler = TopicFiller(servers)
     filler.make("bad-table", "right")
     filler.append("right", [b"1", b"2"])
-    damage = tmp_path / "bad-table" / "_delta_log" / f"{0:020}.json"
-    damage.parent.mkdir(parents=True)
-    damage.write_text("no JSON")
+    make_unreadable(tmp_path / "bad-table")
     path = tmp_path / "loads.toml"
     path.write_text(
         f'[[load]]\nname = "n"\ntopics = ["bad-table", "gone", "right"]\n'
@@ -131,9 +129,7 @@ def test_a_target_is_maintained_beside_its_loads(servers: str, tmp_path: Path) -
             f"delta:{tmp_path}/often",
             {"kafka.bootstrap.servers": servers, "subscribe": "often"},
         )
-    of_another = tmp_path / "broken" / "_delta_log" / f"{0:020}.json"
-    of_another.parent.mkdir(parents=True)
-    of_another.write_text("no JSON")
+    make_unreadable(tmp_path / "broken")
     path = tmp_path / "loads.toml"
     path.write_text(
         f'[[load]]\nname = "n"\ntopics = ["broken", "often"]\nto = "delta:{tmp_path}/{{topic}}"\n'
@@ -172,6 +168,13 @@ def test_a_target_is_maintained_beside_its_loads(servers: str, tmp_path: Path) -
         wait_until(lambda: len(values(tmp_path / "none")) == 5, lambda: said)
     assert values(tmp_path / "often") == [b"0", b"1", b"2", b"3", b"4"]
     assert len(DeltaTable(str(tmp_path / "none")).file_uris()) == 3
+
+
+def make_unreadable(table: Path) -> None:
+    """A Delta table whose log is no JSON from the first version on."""
+    log = table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no JSON")
 
 
 def damaged(table: Path) -> Path:
