@@ -101,7 +101,7 @@ stores: install $(PEERS)/moto $(PEERS)/nessie ## tables in an object store, and 
 targets: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" tests/pyspark_kafkalog/warehouse $(PYTEST_ARGS)
 
-transactions: install peers ## 200 SIGKILLs of broker and of clients that copy in transactions
+transactions: install peers ## 200 SIGKILLs of our broker, and of clients that copy in transactions on it and on Apache Kafka
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
 interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec

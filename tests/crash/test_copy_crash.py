@@ -5,8 +5,9 @@ broker and the copiers are killed at random instants and started again, the copi
 transactional ids. In the end each target, read committed, is the exact copy: every value once, each
 key in order; and the checker finds nothing wrong with what all clients saw on the way.
 
-Apache Kafka 4.3 may fail this, rarely: killed between PREPARE_COMMIT and the markers it completed a
-transaction without the one of a target's partition, which the checker tells as lost records.
+Beside Apache Kafka 4.3 the copiers alone are killed. That broker, killed between PREPARE_COMMIT and
+the markers, now and then notes the transaction as complete when it is back, without having written
+them: a partition of a target and the group's offsets stay behind an open transaction for ever.
 
 KAFKALOG_CRASH_KILLS says how often (5; `make transactions` asks for 200), KAFKALOG_CRASH_SEED
 replays the choices of a run, though not what the processes were doing.
@@ -213,10 +214,12 @@ def kill_one(run: Run, victim: str, chance: random.Random) -> str:
     return f"{victim}, {delay_s * 1000:.0f} ms into {at}"
 
 
-def victims(chance: random.Random, names: list[str]) -> Iterator[str]:
-    """Each library and the broker in turn, in random order."""
+def victims(chance: random.Random, server_name: str, names: list[str]) -> Iterator[str]:
+    """Each library, and our broker, in turn, in random order."""
+    groups = [[name for name in names if name.startswith(target)] for target in TARGETS]
+    if server_name == "kafkalog":
+        groups.append(["broker"])
     while True:
-        groups = [["broker"], *([name for name in names if name.startswith(t)] for t in TARGETS)]
         chance.shuffle(groups)
         for group in groups:
             yield chance.choice(group)
@@ -245,7 +248,7 @@ def test_the_copies_are_exact_after_kills_at_random_instants(
     with running(server_name, tmp_path) as run, capsys.disabled():
         print(f"\n{KILLS} kills, KAFKALOG_CRASH_SEED={SEED}")
         began = time.monotonic()
-        next_victim = victims(chance, sorted(run.copiers))
+        next_victim = victims(chance, server_name, sorted(run.copiers))
         for number in range(KILLS):
             done = kill_one(run, next(next_victim), chance)
             print(f"  {time.monotonic() - began:.1f} s, kill {number + 1}: {done}", flush=True)
