@@ -199,14 +199,15 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
     state = files.get_file_info(f"{root}/state")
     has_state = state.type is not pyarrow.fs.FileType.NotFound
-    ids = {
-        topic: topic_id
-        for source in _sources(content)
-        if _are_of_topics(source)
-        for topic, topic_id in identity_in(source).topic_ids.items()
-    }
+    logs = [identity_in(source) for source in _sources(content) if _are_of_topics(source)]
+    ids = {topic: one for each in logs for topic, one in each.topic_ids.items()}
+    begins = {where: begin for each in logs for where, begin in each.begins.items()}
+    starts = tuple(
+        None if start is None else {each: begins.get(each, at) for each, at in start.items()}
+        for start in _ends(before)
+    )
     places = _place_of(before), _place_of(content)
-    return BatchPlan(content, *places, _ends(before), _ends(content), ids, has_state)
+    return BatchPlan(content, *places, starts, _ends(content), ids, has_state)
 
 
 def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:

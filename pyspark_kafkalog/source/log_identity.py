@@ -5,7 +5,8 @@ and so has a log that lost its end (an election of a replica that was not in syn
 broker that was restored) and grew again. So the end of a micro-batch holds the ids of its topics
 and the epochs of its partitions' leaders when it was planned, and so do the offsets that
 `loaded_offsets` tells. Neither has a place for that: it is the name of a topic without partitions,
-which Spark's own connector reads over, as `from_json` does.
+which Spark's own connector reads over, as `from_json` does. A query that may lose data goes on in
+the other log; there it says where that batch begins, too, which no offset of the one before tells.
 
 Owns the form of that, and what became of such logs. Runs on the driver, with a Cluster handed in.
 """
@@ -20,7 +21,14 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.epoch_ends import epoch_ends
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TopicRecreatedError
-from pyspark_kafkalog.source.offsets import OF_LOGS, JsonOffsets, OffsetLimit, Offsets, describe
+from pyspark_kafkalog.source.offsets import (
+    OF_LOGS,
+    JsonOffsets,
+    OffsetLimit,
+    Offsets,
+    describe,
+    from_json,
+)
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
@@ -28,10 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """The ids of topics and the epochs of their partitions' leaders, as far as brokers say them."""
+    """The ids of topics and the epochs of their partitions' leaders, as far as brokers say them.
+
+    Of a batch also where it begins in the partitions that it goes on in elsewhere than where the
+    one before ended, as that was in another log.
+    """
 
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    begins: Offsets = field(default_factory=dict)
 
     def of(self, offsets: Offsets) -> "LogIdentity":
         """What is of the partitions in `offsets`."""
@@ -39,6 +52,7 @@ class LogIdentity:
         return LogIdentity(
             {topic: one for topic, one in self.topic_ids.items() if topic in topics},
             {each: epoch for each, epoch in self.epochs.items() if each in offsets},
+            {each: begin for each, begin in self.begins.items() if each in offsets},
         )
 
     def others(self, now: "LogIdentity") -> set[str]:
@@ -52,9 +66,10 @@ def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
     logs: dict[str, dict[str, Any]] = {}
     for topic in sorted(identity.topic_ids):
         logs.setdefault(topic, {})["id"] = str(identity.topic_ids[topic])
-    for topic, partition in sorted(identity.epochs):
-        epochs = logs.setdefault(topic, {}).setdefault("epochs", {})
-        epochs[str(partition)] = identity.epochs[TopicPartition(topic, partition)]
+    for kind, numbers in (("epochs", identity.epochs), ("begins", identity.begins)):
+        for each in sorted(numbers):
+            of_topic = logs.setdefault(each.topic, {}).setdefault(kind, {})
+            of_topic[str(each.partition)] = numbers[each]
     return {**end, OF_LOGS + json.dumps(logs, separators=(",", ":")): {}} if logs else end
 
 
@@ -66,11 +81,10 @@ def identity_in(end: JsonOffsets) -> LogIdentity:
             logs = json.loads(name.removeprefix(OF_LOGS))
             return LogIdentity(
                 {topic: UUID(one["id"]) for topic, one in logs.items() if "id" in one},
-                {
-                    TopicPartition(topic, int(partition)): epoch
-                    for topic, one in logs.items()
-                    for partition, epoch in one.get("epochs", {}).items()
-                },
+                *(
+                    from_json({topic: one.get(kind, {}) for topic, one in logs.items()})
+                    for kind in ("epochs", "begins")
+                ),
             )
     return LogIdentity()
 

@@ -324,7 +324,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets as text. Other logs than those of `start` may end where these did."""
         if end == from_json(start) and not (self._read_anew or self._goes_on_at):
             return start
-        return with_identity(to_json(end), self._identity_of(end, epochs))
+        begins = dict.fromkeys(self._read_anew, 0) | self._goes_on_at
+        logs = LogIdentity(self._topic_ids, epochs, begins).of(end)
+        return with_identity(to_json(end), logs)
 
     def _identity_of(self, offsets: Offsets, epochs: Epochs) -> LogIdentity:
         return LogIdentity(self._topic_ids, epochs).of(offsets)

@@ -102,6 +102,16 @@ def test_a_batch_of_topics_that_are_others_below_their_names_is_another_one(
     assert once != planned_of(2, 4, 2000)
 
 
+def test_a_batch_that_begins_in_another_log_begins_where_it_says(
+    plan: Callable[..., str], tmp_path: Path
+) -> None:
+    plan(0, '{"orders":{"0":10,"1":20}}')
+    begins = {TopicPartition("orders", 0): 7, TopicPartition("orders", 2): 0}
+    plan(1, with_identity(SECOND, LogIdentity(begins=begins)))
+    orders_0, orders_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert batch_plan(str(tmp_path), 1).starts == ({orders_0: 7, orders_1: 20},)
+
+
 def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:
     plan(0, "-", FIRST)
     assert plan(1, FIRST, SECOND) != plan(1, FIRST, SECOND, time_ms=2000)

@@ -53,6 +53,11 @@ class Log:
         with Cluster(self._config()) as cluster:
             assert not admin.delete_records(cluster, {ORDERS_0: offset}, lambda *begins: None)
 
+    def create_again(self) -> None:
+        with Cluster(self._config()) as cluster:
+            admin.delete_topics(cluster, ["orders"])
+            admin.create_topic(cluster, "orders", 1, 1)
+
     def restart(self, keeps: float = 1) -> None:
         """`keeps` says how much of its only segment is left."""
         port = int(self._broker.bootstrap_servers.rpartition(":")[2])
@@ -81,12 +86,20 @@ class Log:
         session: Any = TaskSession()
         return pyspark_kafkalog.load(session, "nightly", f"parquet:{self._table}", given, **how)
 
-    def stream(self, checkpoint: str = "checkpoint", **sink: str) -> None:
-        """What is there, by a query with this checkpoint."""
-        StreamQuery(self._table.with_name(checkpoint), *self._written(sink)).run()
+    def stream(self, checkpoint: str = "checkpoint", reads_on: bool = False, **sink: str) -> None:
+        """What is there, by a query with this checkpoint; `reads_on` where its read may lose
+        data."""
+        source, into = self._written(sink)
+        source["failOnDataLoss"] = str(not reads_on)
+        StreamQuery(self._table.with_name(checkpoint), source, into).run()
 
     def lose_checkpoint(self) -> None:
         shutil.rmtree(self._table.with_name("checkpoint"))
+
+    def forget_last_commit(self) -> None:
+        """Of the query: it runs its last micro-batch again, as after a kill."""
+        commits = self._table.with_name("checkpoint") / "commits"
+        max(commits.iterdir(), key=lambda commit: int(commit.name)).unlink()
 
     def append(self, **sink: str) -> None:
         """All that is there, as a DataFrame."""
@@ -169,6 +182,31 @@ def test_a_stream_does_not_leave_them_out_either(log: Log) -> None:
     assert log.loaded() == Counter(some("old", 10) + some("more", 4) + some("new", 9))
     log.write(some("last", 1))
     log.stream()
+    assert log.load().records == 0
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_stream_that_may_lose_data_goes_on_in_the_other_log(
+    log: Log, is_created_again: bool, count: int
+) -> None:
+    """By its own checkpoint, also when it runs that micro-batch again."""
+    log.write(some("old", 10))
+    log.stream()
+    if is_created_again:
+        log.create_again()
+    else:
+        log.restart(keeps=0.7)
+    log.write(some("new", count))
+    log.stream(reads_on=True, failOnDataLoss="false")
+    expected = Counter(some("old", 10) + some("new", count))
+    assert log.loaded() == expected
+    log.forget_last_commit()
+    log.stream(reads_on=True, failOnDataLoss="false")
+    assert log.loaded() == expected
+    log.write(some("last", 2))
+    log.stream()
+    assert log.loaded() == expected + Counter(some("last", 2))
     assert log.load().records == 0
 
 
