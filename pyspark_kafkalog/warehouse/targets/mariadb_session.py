@@ -40,6 +40,7 @@ _SETTINGS = (
     "unique_checks = 1",
     "check_constraint_checks = 1",
     "max_error_count = 65535",
+    "max_sort_length = 1024",
     "sql_notes = 1",
     "sql_safe_updates = 0",
     "sql_select_limit = DEFAULT",

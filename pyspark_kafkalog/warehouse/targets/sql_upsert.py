@@ -245,6 +245,12 @@ def _exact(dialect: str, text: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return text.collate("BINARY") if dialect == "sqlite" else text
 
 
+def _one_of_each(dialect: str, key: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """What rows are sorted by, to have those of one key together. MariaDB sorts by the first
+    max_sort_length bytes of a column (1,024), so that longer keys may come mixed."""
+    return sa.func.sha2(key, sa.literal_column("256")) if dialect == "mariadb" else key
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """The newest staged rows, and a table whose rows have keys, too: of those that are `among`."""
@@ -392,7 +398,8 @@ def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upse
     order = [staged.c[ORDER].desc()] if upsert.order_by else []
     topic = _exact(connection.dialect.name, staged.c.topic)
     order += [column.desc() for column in (topic, staged.c.partition, staged.c.offset)]
-    place = sa.func.row_number().over(partition_by=staged.c[KEY], order_by=order)
+    key = _one_of_each(connection.dialect.name, staged.c[KEY])
+    place = sa.func.row_number().over(partition_by=key, order_by=order)
     ranked = sa.select(*staged.c, place.label("kafkalog_place")).subquery()
     newest = sa.select(*(ranked.c[each.name] for each in staged.c)).where(
         ranked.c.kafkalog_place == _ONE
@@ -416,7 +423,7 @@ def _refuse_two_partitions(connection: sa.Connection, staged: sa.TableClause) ->
     low, high = sa.func.min, sa.func.max
     query = (
         sa.select(low(topic), low(partition), high(topic), high(partition))
-        .group_by(staged.c[KEY])
+        .group_by(_one_of_each(connection.dialect.name, staged.c[KEY]))
         .having(sa.or_(low(exact) != high(exact), low(partition) != high(partition)))
     )
     row = connection.execute(query.limit(1)).first()

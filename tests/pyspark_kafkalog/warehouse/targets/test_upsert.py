@@ -58,6 +58,16 @@ def test_the_newest_record_wins_and_a_tombstone_deletes(table: Table) -> None:
     assert next_offset(target, "n") == 9
 
 
+def test_long_keys_that_begin_alike_are_two(table: Table) -> None:
+    """MariaDB sorts by the first 1,024 bytes."""
+    one, two = b"k" * 1_100 + b"1", b"k" * 1_100 + b"2"
+    target = table.open()
+    upsert(target, "n", Record(one, b"1"), Record(two, b"1"), Record(one, b"2"))
+    assert found(table) == {one: b"2", two: b"1"}
+    upsert(target, "n", Record(two, b"2"), Record(one, None), Record(two, b"3"))
+    assert found(table) == {two: b"3"}
+
+
 def test_a_key_of_two_partitions_is_refused(table: Table) -> None:
     target = table.open()
     upsert(target, "n", Record(b"a", b"0"), Record(b"b", None), Record(b"x", b"0", 1))
