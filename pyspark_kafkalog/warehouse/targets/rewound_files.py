@@ -168,7 +168,7 @@ class _Cuts:
         constants = self._table.constants(file)
         wanted = pa.schema([self._schema.field(name) for name in ORIGIN])
         try:
-            source = pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False)
+            source = file.parquet()
         except (OSError, pa.ArrowInvalid) as error:
             raise TargetError(
                 f"{file.path}, a file of {self._target}, cannot be read ({odd or error}); nothing "

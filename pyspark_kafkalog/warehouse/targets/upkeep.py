@@ -98,6 +98,23 @@ class LiveFile:
     def opened(self) -> Any:
         return self.content() if self.content else self.path
 
+    def parquet(self) -> pq.ParquetFile:
+        """To read rows. Times of 96 bits come in microseconds: in nanoseconds those before 1677 or
+        after 2262 would be other ones."""
+        how: dict[str, Any] = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
+        return pq.ParquetFile(self.opened(), buffer_size=1 << 20, **how)
+
+    def schema(self) -> pa.Schema:
+        """The columns of the rows. Times of 96 bits, as Spark writes them into Delta tables, are in
+        UTC, which Arrow does not say of them."""
+        with self.parquet() as source:
+            there, leaves = source.schema_arrow, leaves_of_columns(source.metadata)
+            for name, leaf in leaves.items():
+                if source.schema.column(leaf).physical_type == "INT96":
+                    at = there.get_field_index(name)
+                    there = there.set(at, there.field(at).with_type(pa.timestamp("us", "UTC")))
+            return there
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:
@@ -172,7 +189,7 @@ def fits(file: LiveFile, schema: pa.Schema, columns: Columns) -> bool:
     """Whether the file can be copied into one with the table's columns. One that is gone
     cannot."""
     try:
-        there = pq.read_schema(file.opened())
+        there = file.schema()
     except FileNotFoundError:
         return False
     return all(
@@ -206,7 +223,7 @@ def written_portion(stage: Stage, merges: Sequence[Merge], columns: Columns) -> 
 def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of a file that `fits`, with the columns of the table."""
     wanted = storable(schema)
-    with pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False) as source:
+    with file.parquet() as source:
         footer = source.metadata
         size = sum(footer.row_group(each).total_byte_size for each in range(footer.num_row_groups))
         rows = _READ_BYTES * max(footer.num_rows, 1) // max(size, 1)

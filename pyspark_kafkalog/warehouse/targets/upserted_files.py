@@ -163,7 +163,7 @@ class FileUpsert:
         names = list(dict.fromkeys((*upsert.key, *_PLACE, *filter(None, [upsert.order_by]))))
         wanted = table.schema()
         wanted = pa.schema([wanted.field(name) for name in names])
-        with pq.ParquetFile(file.opened(), buffer_size=1 << 20, pre_buffer=False) as source:
+        with file.parquet() as source:
             there, footer = source.schema_arrow, source.metadata
             where = dict(zip(names, table.columns(wanted)(there), strict=True))
             called = {name: there.field(at).name for name, at in where.items() if at is not None}

@@ -235,6 +235,22 @@ def test_rows_of_others_are_found_by_their_keys(tmp_path: Path) -> None:
     assert found(table) == {b"a": b"1", b"b": b"2"}
 
 
+@pytest.mark.parametrize("copied_by", ["upsert", "maintain"])
+def test_times_of_96_bits_stay_what_they_are(copied_by: str, tmp_path: Path) -> None:
+    """As Spark writes them into Delta tables. Of such Arrow makes nanoseconds, up to 2262."""
+    table, late_s = DeltaLakeTable(tmp_path), 253_370_764_800
+    upsert(table.open(), "n", Record(b"a", b"1", 0, late_s), Record(b"b", b"1"), how=BY_TIME)
+    [path] = table.delta().file_uris()
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    upsert(table.open(), "n", Record(b"a", None, 0, 5), Record(b"c", b"1", 0, 6), how=BY_TIME)
+    if copied_by == "upsert":
+        upsert(table.open(), "n", Record(b"b", b"2", 0, 6), how=BY_TIME)
+    else:
+        assert maintain(table.name).compacted_files == 2
+    years = {row["key"]: row["timestamp"].year for row in table.all_rows()}
+    assert years == {b"a": 9999, b"b": 1970, b"c": 1970}
+
+
 @pytest.mark.slow
 def test_a_table_that_lost_its_keys_is_refused(tmp_path: Path) -> None:
     """Also where a load would add the column again, which no row has."""
