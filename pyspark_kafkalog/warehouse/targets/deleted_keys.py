@@ -6,8 +6,8 @@ A row is a tombstone: the record's place, and with `order_by` its time. Files ar
 commit that deletes the rows, which does not name them: a tombstone counts once the load that read
 it has passed its offset, and that the commit says. So a commit that never comes leaves none that
 counts, and a file may be there twice, as one that is written and as one that was merged.
-Where a load goes back, or its topic was created again, what counted by then is written once more,
-without an offset: it counts whatever comes.
+Where a load goes back, or its topic was created again, what counted by then loses its offset: it
+counts whatever comes.
 
 The name hides them from readers, and from whoever removes files that the table does not name, in
 Delta, Iceberg and Spark alike. A key that has a row again keeps its tombstones: an older one says
@@ -76,14 +76,18 @@ class DeletedKeys:
 
     def keep(self, places: Offsets) -> None:
         """Has those before these places count for good, which a commit is about to move back."""
-        if not places:
-            return
-        found = [table.filter(_within(table, places)) for _, table in self._all()]
-        kept = pa.concat_tables([SCHEMA.empty_table(), *found])
-        if kept.num_rows:
-            at = SCHEMA.get_field_index("offset")
-            offsets = pa.repeat(pa.scalar(_NO_OFFSET, pa.int64()), kept.num_rows)
-            self._write([kept.set_column(at, SCHEMA.field(at), offsets)])
+        names, tables = [], []
+        for name, table in self._all() if places else ():
+            offsets = table.column("offset").combine_chunks()
+            is_passed = pc.and_(_within(table, places), pc.not_equal(offsets, _NO_OFFSET))
+            if is_passed.true_count:
+                at = SCHEMA.get_field_index("offset")
+                offsets = pc.if_else(is_passed, pa.scalar(_NO_OFFSET, pa.int64()), offsets)
+                names.append(name)
+                tables.append(table.set_column(at, SCHEMA.field(at), offsets))
+        if tables:
+            self._write(tables)
+            self._place.remove(names)
 
     def drop(self, names: Sequence[str]) -> None:
         """Removes all that count of those in the files of these names."""

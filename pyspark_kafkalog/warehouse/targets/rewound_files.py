@@ -113,7 +113,7 @@ def go_back(asked: Rewind, table: RewoundTable, target: str) -> Rewound:
             cuts.discard()
             raise
         if table.is_upserted():
-            table.deleted().keep(step.now)
+            table.deleted().keep({each.topic_partition: each.until_offset for each in step.ranges})
         # Whatever goes wrong from here on, the copies may be the table's.
         if table.publish(stage, step, merges):
             remove_all_but(stage, [file for merge in merges for file in merge.written])

@@ -12,7 +12,7 @@ import pytest
 from deltalake import QueryBuilder, write_deltalake
 from pyiceberg.catalog import load_catalog
 
-from pyspark_kafkalog import forget, maintain
+from pyspark_kafkalog import forget, maintain, rewind
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -210,6 +210,22 @@ def test_deleted_keys_are_known_after_many_loads(
     assert len(kept) <= 4
     old = [Record(b"%d" % number, b"older", 1, 8) for number in range(8)]
     upsert(table.open(), "n", *old, Record(b"x", b"1", 1), how=BY_TIME)
+    assert found(table) == {b"x": b"1"}
+
+
+def test_steps_back_keep_the_deleted_keys_of_what_moves(tmp_path: Path) -> None:
+    """Once, however often a load goes back."""
+    table = DeltaLakeTable(tmp_path)
+    deleted = Record(b"a", None, 0, 9), Record(b"b", None, 1, 9)
+    upsert(table.open(), "n", *deleted, Record(b"x", b"1", 1, 9), how=BY_TIME)
+    for place in (1, 0):
+        rewind(table.name, "n", {"orders": {"0": 1, "1": place + 1}})
+        rewind(table.name, "n", {"orders": {"0": 1, "1": place}})
+    files = Path(table.directory).rglob("_kafkalog_deleted/*.parquet")
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    kept = [row["key"] for row in rows if row["offset"] < 0]
+    assert kept == [b"b"]
+    upsert(table.open(), "n", Record(b"b", b"older", 0, 8), how=BY_TIME)
     assert found(table) == {b"x": b"1"}
 
 
