@@ -17,7 +17,7 @@ Memory: the keys of one file. Called by the driver, by upserted_files.py and the
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -89,10 +89,15 @@ class DeletedKeys:
             self._write(tables)
             self._place.remove(names)
 
-    def drop(self, names: Sequence[str]) -> None:
-        """Removes all that count of those in the files of these names."""
+    def drop(self, names: Sequence[str], topics: Collection[str]) -> None:
+        """Removes all that count of those in the files of these names, and all of these topics,
+        which may have had more partitions once."""
         files = list(self._read(names))
-        left = [table.filter(pc.invert(_within(table, self._passed))) for _, table in files]
+        wanted = pa.array(sorted(topics), pa.string())
+        left = []
+        for _, table in files:
+            of_topics = pc.is_in(table.column("topic").combine_chunks(), value_set=wanted)
+            left.append(table.filter(pc.invert(pc.or_(of_topics, _within(table, self._passed)))))
         if any(len(kept) < len(table) for kept, (_, table) in zip(left, files, strict=True)):
             self._write(left)
             self._place.remove([name for name, _ in files])

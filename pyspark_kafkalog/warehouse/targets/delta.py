@@ -112,7 +112,7 @@ from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace, open_place
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
-from pyspark_kafkalog.warehouse.targets.upserted import is_loaded
+from pyspark_kafkalog.warehouse.targets.upserted import is_loaded, topics_alone
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 LOAD_ID = "kafkalog.load-id"
@@ -186,6 +186,11 @@ class DeltaTarget:
                     at = said["timestamp"]
                     yield CommitRecord(said["kafkalog.name"], str(version), at, gaps)
 
+    def _held(self, table: DeltaTable, name: str) -> list[TopicPartition]:
+        """The partitions in which a load has a place, refused or not."""
+        versions = self._versions(table, name)
+        return _partitions_of(key for key, version in versions.items() if version != _DROPPED)
+
     def _is_placed(self, table: DeltaTable, name: str) -> bool:
         return any(version != _DROPPED for version in self._versions(table, name).values())
 
@@ -241,9 +246,11 @@ class DeltaTarget:
                 deleted = DeletedKeys(self.place, places)
                 # What comes after the commit is of a load that has started over.
                 names = deleted.names() if upserted(table) else []
+                known = self.names() if names else []
+                others = [self._held(table, each) for each in known if each != name]
                 try:
                     _append(table, [], transactions, {"kafkalog.forgotten": name})
-                    deleted.drop(names)
+                    deleted.drop(names, topics_alone(places, others))
                     return True
                 except CommitFailedError:
                     if open_table(self.place).version() == table.version():

@@ -144,7 +144,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
-from pyspark_kafkalog.warehouse.targets.upserted import is_loaded
+from pyspark_kafkalog.warehouse.targets.upserted import is_loaded, topics_alone
 from pyspark_kafkalog.warehouse.targets.upserted_files import Change, FileUpsert
 
 CATALOG = "kafkalog"
@@ -268,10 +268,12 @@ class IcebergTarget:
                 deleted = deleted_keys(table, places) if upserted(table) else None
                 # What comes after the commit is of a load that has started over.
                 names = deleted.names() if deleted else []
+                known = self.names() if names else []
+                others = [_kept_position(table, each).offsets for each in known if each != name]
                 try:
                     _commit(table, emptied, {}, {"kafkalog.forgotten": name})
                     if deleted:
-                        deleted.drop(names)
+                        deleted.drop(names, topics_alone(places, others))
                     return True
                 except CommitFailedException:
                     if self.newest().metadata_location == base:

@@ -391,11 +391,20 @@ class Records:
             if TopicPartition(row.topic, row.partition) in partitions
         }
 
-    def forget_keys(self, partitions: Collection[TopicPartition]) -> None:
-        """Forgets which keys were deleted from these partitions."""
-        deleted = self._tables.deleted
-        for each in partitions if self._is_there(deleted) else ():
-            place = (deleted.c.topic == each.topic, deleted.c.partition == each.partition)
+    def forget_keys(self, name: str, partitions: Collection[TopicPartition]) -> None:
+        """Forgets which keys were deleted from these partitions, which are a load's; of a topic in
+        which no other load has a place, from all that it may have had once."""
+        offsets, deleted = self._tables.offsets, self._tables.deleted
+        if not self._is_there(deleted):
+            return
+        shared = self._rows(
+            sa.select(offsets.c.topic).where(self._of_table(offsets), offsets.c.load_name != name)
+        )
+        for topic in sorted({each.topic for each in partitions}):
+            place = [deleted.c.topic == topic]
+            if topic in shared:
+                ours = [each.partition for each in partitions if each.topic == topic]
+                place.append(deleted.c.partition.in_(ours))
             self._connection.execute(deleted.delete().where(self._of_table(deleted), *place))
 
     def forget_upserts(self) -> None:
@@ -418,7 +427,7 @@ class Records:
         self.take_number(name, number, load_id, 0, NOWHERE)
         current = self.recorded_position(name)
         self.move(name, current, NOWHERE)
-        self.forget_keys(current.offsets.keys())
+        self.forget_keys(name, current.offsets.keys())
 
     def _has_committed(self, name: str) -> bool:
         return _commits(self._newest(name))

@@ -116,6 +116,14 @@ def refuse_other_loads(
             raise other_load(other, f"{shared[0].topic}-{shared[0].partition}", table)
 
 
+def topics_alone(
+    partitions: Iterable[TopicPartition], others: Iterable[Iterable[TopicPartition]]
+) -> set[str]:
+    """The topics of a load's partitions in which none of the other loads has a place."""
+    shared = {each.topic for places in others for each in places}
+    return {each.topic for each in partitions} - shared
+
+
 def other_load(other: str, place: str, table: str) -> LoadConflictError:
     return LoadConflictError(
         f"load {other!r} has a place in {place} in the table {table} already, and of two "

@@ -380,9 +380,9 @@ def test_a_load_may_start_over_while_it_is_forgotten(
     upsert(table.open(), "n", Record(b"x", None, 0, 5), how=BY_TIME)
     drop = deleted_keys.DeletedKeys.drop
 
-    def late(keys: Any, names: Any) -> None:
+    def late(keys: Any, *what: Any) -> None:
         upsert(table.open(), "n", Record(b"x", None, 0, 5), Record(b"a", None, 0, 5), how=BY_TIME)
-        drop(keys, names)
+        drop(keys, *what)
 
     monkeypatch.setattr(deleted_keys.DeletedKeys, "drop", late)
     forget(table.name, "n")

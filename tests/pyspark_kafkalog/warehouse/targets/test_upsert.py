@@ -146,6 +146,24 @@ def test_a_forgotten_topic_may_have_its_deleted_keys_in_other_partitions(table: 
     assert found(table) == {b"a": b"2"}
 
 
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
+def test_a_forgotten_topic_may_have_had_more_partitions(table: Table, is_shared: bool) -> None:
+    """Whose deleted keys are forgotten, too, unless they may be another load's."""
+    one, two = UUID(int=1 << 100), UUID(int=2 << 100)
+    target = table.open()
+    upsert(target, "n", Record(b"x", b"1"), Record(b"a", None, 2), topic_id=one)
+    if is_shared:
+        upsert(target, "other", Record(b"z", b"1", 1), topic_id=one)
+    upsert(target, "n", Record(b"y", b"1"), topic_id=two)
+    assert forget(table.name, "n")
+    if is_shared:
+        with pytest.raises(InvalidRowError, match="orders-2 and orders-0 have records of one key"):
+            upsert(target, "n", Record(b"a", b"1"), topic_id=two)
+        return
+    upsert(target, "n", Record(b"a", b"1"), topic_id=two)
+    assert found(table) == dict.fromkeys((b"x", b"y", b"a"), b"1")
+
+
 def test_two_loads_of_one_partition_are_refused(table: Table) -> None:
     target = table.open()
     upsert(target, "n", Record(b"a", b"1"), Record(b"a", b"2"))
