@@ -2,6 +2,7 @@
 
 What a table holds afterwards, test_upsert.py tries of every kind of target."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import QueryBuilder, write_deltalake
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table.snapshots import Operation
 
 from pyspark_kafkalog import forget, maintain, rewind
 from pyspark_kafkalog.arrow.schema import row_schema
@@ -205,12 +207,46 @@ def test_deleted_keys_are_known_after_many_loads(
 ) -> None:
     monkeypatch.setattr(deleted_keys, "_MOST_FILES", 3)
     for number in range(8):
-        upsert(table.open(), "n", Record(b"%d" % number, None, 0, 9), how=BY_TIME)
+        again = [Record(b"again", None, 0, number)] if number < 3 else []
+        upsert(table.open(), "n", Record(b"%d" % number, None, 0, 9), *again, how=BY_TIME)
     kept = list(Path(table.directory).rglob("_kafkalog_deleted/**/*.parquet"))
     assert len(kept) <= 4
     old = [Record(b"%d" % number, b"older", 1, 8) for number in range(8)]
+    old.append(Record(b"again", b"older", 1, 1))
     upsert(table.open(), "n", *old, Record(b"x", b"1", 1), how=BY_TIME)
     assert found(table) == {b"x": b"1"}
+
+
+def test_a_commit_that_never_comes_deletes_no_keys(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert(table.open(), "n", Record(b"x", b"1"), how=BY_TIME)
+    change = upserted_files.FileUpsert.change
+
+    def die(*arguments: Any) -> None:
+        change(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upserted_files.FileUpsert, "change", die)
+        with pytest.raises(KeyboardInterrupt):
+            upsert(table.open(), "n", Record(b"a", None, 0, 9), how=BY_TIME)
+    upsert(table.open(), "other", Record(b"a", b"1", 1, 5), how=BY_TIME)
+    assert found(table) == {b"x": b"1", b"a": b"1"}
+
+
+def test_an_upsert_says_that_rows_changed(table: Table) -> None:
+    """To whoever streams the table."""
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    upsert(table.open(), "n", Record(b"a", b"2"))
+    if isinstance(table, IcebergTable):
+        operations = [each.summary.operation for each in _loaded(table).snapshots()]
+        assert operations[-1] == Operation.OVERWRITE
+        return
+    [entry] = Path(table.directory).glob("table/_delta_log/*02.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    files = [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
+    assert [file["dataChange"] for file in files] == [True, True]
 
 
 def test_steps_back_keep_the_deleted_keys_of_what_moves(tmp_path: Path) -> None:
