@@ -108,6 +108,10 @@ class DecisionsLostError(TransactionError):
     deleted, created again or emptied."""
 
 
+class CheckpointError(KafkalogError):
+    """A file of a query's checkpoint is cut short, and Spark goes on with it all the same."""
+
+
 class LoadConflictError(KafkalogError):
     """Another load of the same name committed first; nothing of this one was published."""
 

@@ -3,7 +3,8 @@
 `CHECKPOINT/metadata` has the query's id. `CHECKPOINT/offsets/N` is written before micro-batch N
 runs and is never changed: a line with the version, one of metadata with the time of the plan, then
 where each source ends, of a topic as the JSON `{"topic": {"0": 123}}`; in version 2, which Spark
-4.3 writes if it is told to, after the source's name and a colon.
+4.3 writes if it is told to, after the source's name and a colon. Spark takes a file of version 2
+that lacks the line of a source for a query that has not begun to read it, and would read it anew.
 
 Owns the reading of these files, for both sinks. Reads only, in any process. A file system may take
 long to say that it cannot be reached (an S3 of another network 100 s, for each micro-batch), while
@@ -26,6 +27,7 @@ from uuid import UUID
 
 import pyarrow.fs
 
+from pyspark_kafkalog.errors import CheckpointError
 from pyspark_kafkalog.source.log_identity import identity_in
 from pyspark_kafkalog.source.offsets import Offsets, from_json, is_note, to_json
 from pyspark_kafkalog.source.options import warn_once
@@ -113,7 +115,8 @@ def query_id_at(checkpoint: str | None) -> str | None:
 
 def batch_plan(checkpoint: str, batch: int, may_rest: bool = False) -> BatchPlan:
     """The plan of micro-batch `batch`. Raises OSError or ValueError where that cannot be read;
-    with `may_rest` at once, where the file system could not be reached a while ago."""
+    with `may_rest` at once, where the file system could not be reached a while ago. Raises
+    CheckpointError where its file, or that of the one before, is cut short."""
     host, path = _place(checkpoint)
     if not host:
         return _read_plan(pyarrow.fs.LocalFileSystem(), path, batch)
@@ -197,6 +200,8 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     content = _read(files, f"{root}/offsets/{batch}")
     # Where the first batch of a query begins is in none of its files.
     before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
+    _check_whole(f"{root}/offsets/{batch - 1}", before, set())
+    _check_whole(f"{root}/offsets/{batch}", content, _numbers(before))
     state = files.get_file_info(f"{root}/state")
     has_state = state.type is not pyarrow.fs.FileType.NotFound
     logs = [identity_in(source) for source in _sources(content) if _are_of_topics(source)]
@@ -208,6 +213,19 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     )
     places = _place_of(before), _place_of(content)
     return BatchPlan(content, *places, starts, _ends(content), ids, has_state)
+
+
+def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
+    """Raises CheckpointError unless a file of version 2 has sources, and those of the numbers
+    `expected`."""
+    is_cut = not _sources(content) or not expected <= _numbers(content)
+    if is_cut and content.decode().startswith(_NAMED_SOURCES):
+        raise CheckpointError(
+            f"The file {path} of the checkpoint is cut short: it lacks where sources end, which "
+            "Spark would read from their startingOffsets again. Keep a copy of the checkpoint, and "
+            "delete this file and those of later numbers in offsets, and all of these numbers in "
+            "commits. Then start the query again."
+        )
 
 
 def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
@@ -233,6 +251,13 @@ def _place_of(content: bytes) -> str:
 
 def _digest(content: bytes) -> str:
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _numbers(content: bytes) -> set[str]:
+    """Of the sources in a file of version 2: a query may give up those that have a name."""
+    version, *lines = content.decode().splitlines() or [""]
+    names = [line.partition(":")[0] for line in lines] if version == _NAMED_SOURCES else []
+    return {name for name in names if name.isdecimal()}
 
 
 def _sources(content: bytes) -> list[Any]:

@@ -4,7 +4,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,42 @@ def test_a_micro_batch_of_the_same_offsets_is_the_committed_one_whatever_its_row
     exactly_once(source, target, f"p-{target}", statements=statements, limit=50)
     found = sorted(value.split(b"|")[0] for value in committed_values_of(read, target))
     assert found == values_of(read, source)
+
+
+@pytest.fixture
+def newest_offset_log(spark: SparkSession) -> Iterator[None]:
+    """Version 2 of it, where Spark has that."""
+    name = "spark.sql.streaming.offsetLog.formatVersion"
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, "2")
+    yield
+    if before is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, before)
+
+
+@pytest.mark.usefixtures("newest_offset_log")
+def test_a_checkpoint_that_lost_the_end_of_a_file_writes_nothing_again(
+    exactly_once: Callable[..., None],
+    read: Callable[..., DataFrameReader],
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    """A power loss left as much of the newest file as Spark takes for a query that begins."""
+    source, target = topics.create(), topics.create()
+    topics.fill(source, 20)
+    exactly_once(source, target, f"p-{target}")
+    offsets = tmp_path / "checkpoint" / "offsets"
+    head = (offsets / "0").read_text().splitlines(keepends=True)[:2]
+    (offsets / "1").write_text("".join(head))
+    topics.fill(source, 10)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"CheckpointError: .*/offsets/1 |There are \[0\] sou"):
+            exactly_once(source, target, f"p-{target}")
+    (offsets / "1").unlink()
+    exactly_once(source, target, f"p-{target}")
+    assert committed_values_of(read, target) == values_of(read, source)
 
 
 HISTORY_SEED = int(

@@ -11,6 +11,7 @@ import pyarrow.fs
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafkalog.errors import CheckpointError
 from pyspark_kafkalog.source import checkpoint
 from pyspark_kafkalog.source.checkpoint import (
     NOT_KNOWN,
@@ -110,6 +111,29 @@ def test_a_batch_that_begins_in_another_log_begins_where_it_says(
     plan(1, with_identity(SECOND, LogIdentity(begins=begins)))
     orders_0, orders_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
     assert batch_plan(str(tmp_path), 1).starts == ({orders_0: 7, orders_1: 20},)
+
+
+@pytest.mark.parametrize(
+    ("cut", "lines"), [(1, 1), (1, 2), (1, 3), (0, 2)], ids=["all", "both", "one", "before"]
+)
+def test_a_file_that_spark_would_begin_anew_by_is_cut_short(
+    tmp_path: Path, cut: int, lines: int
+) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    for batch, ends in enumerate((FIRST, SECOND)):
+        text = ["v2", "{}", f"1:{json.dumps(ends)}", f"0:{json.dumps(ends)}"]
+        (offsets / str(batch)).write_text("\n".join(text[: lines if batch == cut else None]))
+    with pytest.raises(CheckpointError, match=f"offsets/{cut} of the checkpoint is cut short"):
+        planned_from(str(tmp_path), 1)
+
+
+def test_a_query_may_give_up_a_source_that_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for batch, names in enumerate((["orders", "clicks"], ["clicks", "views"])):
+        text = ["v2", "{}", *(f"{name}:{json.dumps(FIRST)}" for name in names)]
+        (tmp_path / "offsets" / str(batch)).write_text("\n".join(text))
+    assert planned_from(str(tmp_path), 1).digest
 
 
 def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.errors import CheckpointError, InvalidRowError
 from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
 from pyspark_kafkalog.warehouse.sink.row_places import Span
 
@@ -50,6 +50,15 @@ def test_sources_may_have_names(wrote: Callable[..., str], tmp_path: Path) -> No
     offsets = tmp_path / "offsets" / "5"
     offsets.write_text(f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":20}}}}\n2:-')
     assert micro_batch(checkpoint, 5) == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20}, is_first=False)
+
+
+def test_a_file_that_is_cut_short_is_refused(wrote: Callable[..., str], tmp_path: Path) -> None:
+    """Its sources are read from `latest` on, say, and what came before would count as loaded."""
+    checkpoint = wrote(0, {"orders": {"0": 10}})
+    (tmp_path / "offsets" / "0").write_text(f"v2\n{json.dumps(METADATA)}\n")
+    wrote(1, {"orders": {"0": 90}})
+    with pytest.raises(CheckpointError, match="offsets/0 of the checkpoint is cut short"):
+        micro_batch(checkpoint, 1)
 
 
 def test_what_cannot_be_read_is_not_known(wrote: Callable[..., str], tmp_path: Path) -> None:
