@@ -108,12 +108,10 @@ class LiveFile:
         """The columns of the rows. Times of 96 bits, as Spark writes them into Delta tables, are in
         UTC, which Arrow does not say of them."""
         with self.parquet() as source:
-            there, leaves = source.schema_arrow, leaves_of_columns(source.metadata)
-            for name, leaf in leaves.items():
-                if source.schema.column(leaf).physical_type == "INT96":
-                    at = there.get_field_index(name)
-                    there = there.set(at, there.field(at).with_type(pa.timestamp("us", "UTC")))
-            return there
+            columns = source.schema
+            leaves = (columns.column(at).physical_type for at in range(len(columns)))
+            there = source.schema_arrow
+            return pa.schema([field.with_type(_in_utc(field.type, leaves)) for field in there])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +234,23 @@ def batches_of(file: LiveFile, schema: pa.Schema, columns: Columns) -> Iterator[
                 for index, field in zip(where, wanted, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _in_utc(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    """A type with a zone for times of 96 bits, at any depth; `leaves` are how Parquet has what is
+    in it, and in the types behind it."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type, leaves)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type, leaves), _in_utc(kind.item_type, leaves))
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type, leaves))
+    if pa.types.is_nested(kind):
+        # Of kinds that neither loads nor Spark write.
+        for at in range(kind.num_fields):
+            _in_utc(kind.field(at).type, leaves)
+        return kind
+    return pa.timestamp("us", "UTC") if next(leaves, "") == "INT96" else kind
 
 
 def leaves_of_columns(footer: pq.FileMetaData) -> dict[str, int]:

@@ -4,6 +4,7 @@ What a table holds afterwards, test_upsert.py tries of every kind of target."""
 
 import json
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,17 @@ def test_times_of_96_bits_stay_what_they_are(copied_by: str, tmp_path: Path) -> 
         assert maintain(table.name).compacted_files == 2
     years = {row["key"]: row["timestamp"].year for row in table.all_rows()}
     assert years == {b"a": 9999, b"b": 1970, b"c": 1970}
+
+
+def test_times_of_96_bits_in_structs_stay_what_they_are(tmp_path: Path) -> None:
+    table, times = DeltaLakeTable(tmp_path), pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))
+    late = {"a": 1, "l": [{"x": datetime(9999, 1, 1, tzinfo=timezone.utc)}]}
+    upsert_structs(table, {b"1": late, b"2": late, b"3": None}, times)
+    [path] = table.delta().file_uris()
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    upsert_structs(table, {b"2": {"a": 2}}, times)
+    rows = {row["key"]: row["note"] for row in table.all_rows()}
+    assert rows == {b"1": late, b"2": {"a": 2, "l": None}, b"3": None}
 
 
 @pytest.mark.slow
