@@ -212,7 +212,8 @@ def test_a_checkpoint_that_lost_the_end_of_a_file_writes_nothing_again(
     (offsets / "1").write_text("".join(head))
     topics.fill(source, 10)
     for _ in range(2):
-        with pytest.raises(Exception, match=r"CheckpointError: .*/offsets/1 |There are \[0\] sou"):
+        # Spark 4.2 stops by itself, with less of a sentence.
+        with pytest.raises(Exception, match=r"CheckpointError: .*/offsets/1 |None\.get"):
             exactly_once(source, target, f"p-{target}")
     (offsets / "1").unlink()
     exactly_once(source, target, f"p-{target}")
