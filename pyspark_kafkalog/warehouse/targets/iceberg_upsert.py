@@ -94,8 +94,9 @@ class UpsertedIceberg:
             raise TargetError(
                 f"the Iceberg table {self._name} has delete files, which its own engine has to "
                 "apply before its rows can be told: nothing was committed. Have it rewrite the "
-                "files (in Spark: CALL system.rewrite_data_files with delete-file-threshold 1), "
-                "and run the load again"
+                "files, and drop those (in Spark: CALL system.rewrite_data_files twice, with the "
+                "options rewrite-all and remove-dangling-deletes true; the second time drops "
+                "them), and run the load again"
             )
         return found
 
