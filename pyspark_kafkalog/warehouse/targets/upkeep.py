@@ -242,9 +242,12 @@ def _in_utc(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_in_utc(field.type, leaves)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_in_utc(kind.key_type, leaves), _in_utc(kind.item_type, leaves))
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(
+            key.with_type(_in_utc(key.type, leaves)), item.with_type(_in_utc(item.type, leaves))
+        )
     if pa.types.is_list(kind):
-        return pa.list_(_in_utc(kind.value_type, leaves))
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type, leaves)))
     if pa.types.is_nested(kind):
         # Of kinds that neither loads nor Spark write.
         for at in range(kind.num_fields):
