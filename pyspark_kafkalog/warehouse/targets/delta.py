@@ -45,6 +45,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -127,6 +128,7 @@ _CAUGHT = ("caught-since:", "caught-end:", "caught-at:")
 _OF_PARTITIONS = (_EPOCH, _MARK, _QUERY, *_CAUGHT)
 # The version of a txn that holds no more, as there is no way to delete one.
 _DROPPED = -1
+_Place = TypeVar("_Place", TopicPartition, tuple[str, str])
 _FILE_OF_A_LOAD = re.compile(f"/load-{LOAD_ID_FORM}/")
 _MISSING_FILE = (
     "The target has to be on a file system that the driver and all executors share. If it is, a "
@@ -188,11 +190,10 @@ class DeltaTarget:
 
     def _held(self, table: DeltaTable, name: str) -> list[TopicPartition]:
         """The partitions in which a load has a place, refused or not."""
-        versions = self._versions(table, name)
-        return _partitions_of(key for key, version in versions.items() if version != _DROPPED)
+        return _partitions_of(_without_dropped(self._versions(table, name)))
 
     def _is_placed(self, table: DeltaTable, name: str) -> bool:
-        return any(version != _DROPPED for version in self._versions(table, name).values())
+        return bool(_without_dropped(self._versions(table, name)))
 
     def stage(
         self,
@@ -232,7 +233,7 @@ class DeltaTarget:
             was_there = False
             while (table := self._table()) is not None:
                 versions = self._versions(table, name)
-                held = [each for each, version in versions.items() if version != _DROPPED]
+                held = _without_dropped(versions)
                 if not held and not self._is_lost(table, name, versions):
                     return was_there
                 was_there = True
@@ -641,7 +642,7 @@ def _partitions_of(held: Iterable[tuple[str, str]]) -> list[TopicPartition]:
     return [TopicPartition(topic, int(rest)) for topic, rest in held if rest.isdecimal()]
 
 
-def _without_dropped(offsets: Offsets) -> Offsets:
+def _without_dropped(offsets: Mapping[_Place, int]) -> dict[_Place, int]:
     return {key: offset for key, offset in offsets.items() if offset != _DROPPED}
 
 
