@@ -218,8 +218,9 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
 def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
     """Raises CheckpointError unless a file of version 2 has sources, and those of the numbers
     `expected`."""
-    is_cut = not _sources(content) or not expected <= _numbers(content)
-    if is_cut and content.decode().startswith(_NAMED_SOURCES):
+    version, sources = _lines(content)
+    is_cut = not sources or not expected <= _numbers(content)
+    if is_cut and version == _NAMED_SOURCES:
         raise CheckpointError(
             f"The file {path} of the checkpoint is cut short: it lacks where sources end, which "
             "Spark would read from their startingOffsets again. Keep a copy of the checkpoint, and "
@@ -255,18 +256,23 @@ def _digest(content: bytes) -> str:
 
 def _numbers(content: bytes) -> set[str]:
     """Of the sources in a file of version 2: a query may give up those that have a name."""
-    version, *lines = content.decode().splitlines() or [""]
-    names = [line.partition(":")[0] for line in lines] if version == _NAMED_SOURCES else []
+    version, sources = _lines(content)
+    names = [line.partition(":")[0] for line in sources] if version == _NAMED_SOURCES else []
     return {name for name in names if name.isdecimal()}
 
 
 def _sources(content: bytes) -> list[Any]:
     """The offsets of each source as they are written; None of what is no JSON."""
-    version, *lines = content.decode().splitlines() or [""]
-    sources = lines[_HEAD_LINES - 1 :]
+    version, sources = _lines(content)
     if version == _NAMED_SOURCES:
         sources = [line.partition(":")[2] for line in sorted(sources)]
     return list(map(_parsed, sources))
+
+
+def _lines(content: bytes) -> tuple[str, list[str]]:
+    """The version of a file, and the lines of its sources."""
+    version, *lines = content.decode().splitlines() or [""]
+    return version, lines[_HEAD_LINES - 1 :]
 
 
 def _parsed(source: str) -> Any:
