@@ -109,7 +109,8 @@ class DecisionsLostError(TransactionError):
 
 
 class CheckpointError(KafkalogError):
-    """A file of a query's checkpoint is cut short, and Spark goes on with it all the same."""
+    """A file of a query's checkpoint is cut short, or its sources have changed, so that Spark would
+    read records again, or leave some out."""
 
 
 class LoadConflictError(KafkalogError):

@@ -4,7 +4,8 @@
 runs and is never changed: a line with the version, one of metadata with the time of the plan, then
 where each source ends, of a topic as the JSON `{"topic": {"0": 123}}`; in version 2, which Spark
 4.3 writes if it is told to, after the source's name and a colon. Spark takes a file of version 2
-that lacks the line of a source for a query that has not begun to read it, and would read it anew.
+that lacks the line of a source for a query that has not begun to read it, and would read it anew:
+one that was cut short, or of a query that gave a source with a name up and takes it again later.
 
 Owns the reading of these files, for both sinks. Reads only, in any process. A file system may take
 long to say that it cannot be reached (an S3 of another network 100 s, for each micro-batch), while
@@ -16,7 +17,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
@@ -26,10 +28,11 @@ from urllib.parse import quote
 from uuid import UUID
 
 import pyarrow.fs
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import CheckpointError
-from pyspark_kafkalog.source.log_identity import identity_in
-from pyspark_kafkalog.source.offsets import Offsets, from_json, is_note, to_json
+from pyspark_kafkalog.source.log_identity import LogIdentity, identity_in
+from pyspark_kafkalog.source.offsets import Offsets, from_json, is_note, start_in, to_json
 from pyspark_kafkalog.source.options import warn_once
 
 LONGEST_READ_S = 20.0
@@ -52,8 +55,10 @@ class BatchPlan:
     (None of what is no topic), the ids of topics as far as it has them, and whether the query keeps
     state in the checkpoint.
 
-    Of the first batch of a query `starts` is empty, as that is not written down. `start` and `end`
-    are digests of both, whatever the sources are.
+    Of the first batch of a query `starts` is empty, as that is not written down; of a source that
+    is new in a later one only our streams do so. Where new sources do not begin at the ends of
+    those that were given up, `jumps` has both of all their partitions. `start` and `end` are
+    digests of where all begin and end, whatever the sources are.
     """
 
     content: bytes
@@ -63,6 +68,7 @@ class BatchPlan:
     ends: tuple[Offsets | None, ...]
     topic_ids: Mapping[str, UUID]
     has_state: bool
+    jumps: Mapping[TopicPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,9 @@ def place_text(checkpoint: str) -> str:
 
 
 def planned_from(checkpoint: str | None, batch: int) -> Planned:
-    """What micro-batch `batch` was planned from; nothing is known where that cannot be read."""
+    """What micro-batch `batch` was planned from; nothing is known where that cannot be read.
+
+    Raises CheckpointError as `batch_plan` does, and where records would be read twice or never."""
     try:
         plan = None if checkpoint is None else batch_plan(checkpoint, batch, may_rest=True)
     except (OSError, ValueError):
@@ -154,11 +162,27 @@ def planned_from(checkpoint: str | None, batch: int) -> Planned:
             "tasks, and is refused otherwise."
         )
         return NOT_KNOWN
+    refuse_jumps(f"{checkpoint}/offsets/{batch}", plan.jumps)
     content, starts, ends = plan.content, _of_topics(plan.starts), _of_topics(plan.ends)
     if starts and ends and starts != ends and not plan.has_state:
         ids = {topic: str(one) for topic, one in plan.topic_ids.items()}
         content = json.dumps([starts, ends, *([ids] if ids else [])], sort_keys=True).encode()
     return Planned(_digest(content), plan.start, plan.end, checkpoint, batch)
+
+
+def refuse_jumps(path: str, jumps: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    """Raises CheckpointError where there are some in the file `path`."""
+    if jumps:
+        ended = json.dumps(to_json({each: jump[0] for each, jump in jumps.items()}))
+        begins = json.dumps(to_json({each: jump[1] for each, jump in jumps.items()}))
+        raise CheckpointError(
+            f"The file {path} of the checkpoint has a source that the last micro-batch did not "
+            f"have. It begins at {begins}, and the query has read up to {ended} before (the source "
+            "was given up, or had another name, or an earlier file is cut short), so records would "
+            f"be left out, or be there twice. Give that source the option startingOffsets "
+            f"'{ended}', delete this file, with the hidden .crc file beside it, and start the "
+            "query again."
+        )
 
 
 def _place(checkpoint: str) -> tuple[str, str]:
@@ -209,10 +233,68 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     begins = {where: begin for each in logs for where, begin in each.begins.items()}
     starts = tuple(
         None if start is None else {each: begins.get(each, at) for each, at in start.items()}
-        for start in _ends(before)
+        for start in (_starts(files, root, batch, before, content) if batch else ())
     )
+    jumps = _jumps(files, root, batch, before, content, starts) if batch else {}
     places = _place_of(before), _place_of(content)
-    return BatchPlan(content, *places, starts, _ends(content), ids, has_state)
+    return BatchPlan(content, *places, starts, _ends(content), ids, has_state, jumps)
+
+
+def _starts(
+    files: pyarrow.fs.FileSystem, root: str, batch: int, before: bytes, content: bytes
+) -> Iterator[Offsets | None]:
+    """Where each source begins."""
+    sources, known = _by_name(content), _by_name(before)
+    older: Mapping[str, Any] = {}
+    if any(known.get(name) is None and _are_of_topics(sources[name]) for name in sources):
+        with suppress(FileNotFoundError):
+            older = _by_name(_read(files, f"{root}/offsets/{batch - 2}"))
+    for name, source in sources.items():
+        yield _start(source, known.get(name), older.get(name))
+
+
+def _start(source: Any, before: Any, older: Any) -> Offsets | None:
+    """Where a source begins that ends at `source`: where it ended in the file before. Where that
+    lacks it, Spark asks the source, and ours notes it; but a query that is started looks into the
+    file before that one, too."""
+    if before is None and _are_of_topics(source):
+        noted = start_in(source)
+        if noted is not None:
+            return noted
+        before = older if any(map(is_note, source)) else None
+    return from_json(before) if _are_of_topics(before) else None
+
+
+def _jumps(
+    files: pyarrow.fs.FileSystem,
+    root: str,
+    batch: int,
+    before: bytes,
+    content: bytes,
+    starts: Sequence[Offsets | None],
+) -> dict[TopicPartition, tuple[int, int]]:
+    """See BatchPlan. Reads all files of the checkpoint where a source is new."""
+    sources, known = _by_name(content), _by_name(before)
+    kept = {name for name in sources if known.get(name) is not None}
+    new: Offsets = {}
+    now = LogIdentity()
+    for (name, source), start in zip(sources.items(), starts, strict=True):
+        if name not in kept and start:
+            new |= start
+            now = LogIdentity({**now.topic_ids, **identity_in(source).topic_ids})
+    jumps = {each: (begins, begins) for each, begins in new.items()}
+    with suppress(FileNotFoundError):
+        while new and batch:
+            batch -= 1
+            for name, source in _by_name(_read(files, f"{root}/offsets/{batch}")).items():
+                if name in kept or not _are_of_topics(source):
+                    continue
+                others = identity_in(source).others(now)
+                for each, ended in from_json(source).items():
+                    begins = new.pop(each, None)
+                    if begins is not None and each.topic not in others:
+                        jumps[each] = ended, begins
+    return jumps if any(ended != begins for ended, begins in jumps.values()) else {}
 
 
 def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
@@ -225,7 +307,7 @@ def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
             f"The file {path} of the checkpoint is cut short: it lacks where sources end, which "
             "Spark would read from their startingOffsets again. Keep a copy of the checkpoint, and "
             "delete this file and those of later numbers in offsets, and all of these numbers in "
-            "commits. Then start the query again."
+            "commits, with the hidden .crc files beside them. Then start the query again."
         )
 
 
@@ -263,10 +345,16 @@ def _numbers(content: bytes) -> set[str]:
 
 def _sources(content: bytes) -> list[Any]:
     """The offsets of each source as they are written; None of what is no JSON."""
+    return list(_by_name(content).values())
+
+
+def _by_name(content: bytes) -> dict[str, Any]:
+    """The same of each name, or number."""
     version, sources = _lines(content)
     if version == _NAMED_SOURCES:
-        sources = [line.partition(":")[2] for line in sorted(sources)]
-    return list(map(_parsed, sources))
+        parts = [line.partition(":") for line in sorted(sources)]
+        return {name: _parsed(source) for name, _, source in parts}
+    return {str(number): _parsed(source) for number, source in enumerate(sources)}
 
 
 def _lines(content: bytes) -> tuple[str, list[str]]:

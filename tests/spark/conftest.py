@@ -5,6 +5,7 @@ Topics are created and filled by librdkafka, which shares no code with what is t
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,19 @@ class Topics:
         """Appends `counts[n]` records to partition n; values name their partition and number."""
         for partition, count in enumerate(counts):
             self.append(topic, [f"{partition}-{n}".encode() for n in range(count)], partition)
+
+
+@contextmanager
+def configured(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
 
 
 @pytest.fixture(scope="session")

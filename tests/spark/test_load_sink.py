@@ -1,5 +1,6 @@
 """`format("kafkalog_load")`: rows of streams and DataFrames into a warehouse, each once."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pyspark.sql.readwriter import DataFrameReader
 
 import pyspark_kafkalog
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, Table
-from tests.spark.conftest import Topics
+from tests.spark.conftest import Topics, configured
 
 pytestmark = pytest.mark.spark
 
@@ -203,6 +204,36 @@ def test_batches_without_rows_move_the_place(
     assert position.topic_ids.keys() == {topic, other}
     assert places(parquet) == Counter({(0, 4): 1})
     assert list(parquet.directory.glob("table/_kafkalog/staging/*")) == []
+
+
+@pytest.mark.long
+def test_a_source_that_is_new_counts_as_loaded_from_where_it_began(
+    spark: SparkSession,
+    servers: str,
+    run: Callable[..., Any],
+    parquet: Table,
+    topics: Topics,
+) -> None:
+    first, second = topics.create(), topics.create()
+
+    def source(topic: str, starting: str) -> DataFrame:
+        found = spark.readStream.format("kafkalog").option("kafka.bootstrap.servers", servers)
+        options = {"subscribe": topic, "startingOffsets": starting}
+        return found.options(**options).name(topic.replace("-", "_")).load()
+
+    topics.fill(first, 5)
+    topics.fill(second, 7)
+    with configured(spark, "spark.sql.streaming.queryEvolution.enableSourceEvolution", "true"):
+        run(source(first, "earliest"), parquet)
+        both = source(first, "earliest").unionAll(source(second, "latest"))
+        with pytest.raises(Exception, match=f"DataLossError: .*{second}-0, which is new to it"):
+            run(both, parquet)
+        run(both, parquet, startingOffsets=json.dumps({second: {"0": 7}}))
+        topics.fill(second, 2)
+        run(both, parquet)
+    found = parquet.arrow().select(["topic", "offset"]).to_pylist()
+    rows = Counter((row["topic"], row["offset"]) for row in found)
+    assert rows == Counter([*((first, n) for n in range(5)), (second, 7), (second, 8)])
 
 
 def test_a_query_that_would_leave_records_out_is_refused(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import InvalidRowError
-from pyspark_kafkalog.source.checkpoint import batch_plan
+from pyspark_kafkalog.source.checkpoint import batch_plan, refuse_jumps
 from pyspark_kafkalog.source.offsets import Offsets, describe
 from pyspark_kafkalog.warehouse.sink.row_places import Spans
 
@@ -17,14 +17,22 @@ from pyspark_kafkalog.warehouse.sink.row_places import Spans
 class MicroBatch:
     """Where a micro-batch begins, and ends, of each partition of a topic that its query reads.
 
-    In the first batch of a query `starts` is empty, as that is not written down.
-    `unequal` are partitions that two sources read in different portions.
+    In the first batch of a query `starts` is empty, as that is not written down; in a later one
+    `begun` are the partitions of sources that are new, and have not noted it. `unequal` are those
+    that two sources read in different portions.
     """
 
     starts: Offsets = field(default_factory=dict)
     untils: Offsets = field(default_factory=dict)
     unequal: frozenset[TopicPartition] = frozenset()
+    begun: frozenset[TopicPartition] = frozenset()
     is_first: bool = True
+
+    def start_of(self, topic_partition: TopicPartition) -> int | None:
+        """Where it begins to read a partition; None where that is not known."""
+        if self.is_first or topic_partition in self.begun:
+            return None
+        return self.starts.get(topic_partition, 0)
 
     def check(self, seen: Spans) -> None:
         """Raises InvalidRowError for rows of other offsets than the batch reads.
@@ -57,14 +65,25 @@ class MicroBatch:
 
 def micro_batch(checkpoint: str, batch: int, is_needed: bool = True) -> MicroBatch | None:
     """What batch number `batch` reads; None where the checkpoint cannot be read from here. Unless
-    that `is_needed`, a file system that could not be reached is not asked again for a while."""
+    that `is_needed`, a file system that could not be reached is not asked again for a while.
+
+    Raises CheckpointError where a source that is new skips records; what it reads again is left
+    out as any row that is there."""
     try:
         plan = batch_plan(checkpoint, batch, may_rest=not is_needed)
     except (OSError, ValueError):
         return None
+    if any(ended < begins for ended, begins in plan.jumps.values()):
+        refuse_jumps(f"{checkpoint}/offsets/{batch}", plan.jumps)
     unequal: set[TopicPartition] = set()
     starts, untils = _of_all(plan.starts, unequal), _of_all(plan.ends, unequal)
-    return MicroBatch(starts, untils, frozenset(unequal), is_first=batch == 0)
+    begun = {
+        each
+        for start, end in zip(plan.starts, plan.ends, strict=False)
+        if start is None
+        for each in end or ()
+    } - starts.keys()
+    return MicroBatch(starts, untils, frozenset(unequal), frozenset(begun), is_first=batch == 0)
 
 
 def _of_all(sources: Iterable[Offsets | None], unequal: set[TopicPartition]) -> Offsets:

@@ -146,8 +146,9 @@ def _start(
 ) -> int:
     """Where the read of a partition began at the latest."""
     first_row = seen[topic_partition].first if topic_partition in seen else until
-    if batch is not None and not batch.is_first:
-        return min(first_row, batch.starts.get(topic_partition, 0))
+    start = None if batch is None else batch.start_of(topic_partition)
+    if start is not None:
+        return min(first_row, start)
     said = begins.of(topic_partition)
     if said is None:
         return first_row
@@ -190,9 +191,10 @@ def _report(name: str, holes: list[_Hole], is_later: bool, fail_on_data_loss: bo
             each.topic_partition: each.start if each.place is None else each.place for each in holes
         }
         way = (
-            "The query's checkpoint is ahead of this target. Either (1) they were read and their "
-            "rows filtered out, and the target only followed the rows that came: under an earlier "
-            "release, with uncheckedOffsets, or by a batch write of this name. Then set the option "
+            "The query's checkpoint is ahead of this target. Either (1) a new source of the query "
+            "begins there, or they were read and their rows filtered out, and the target only "
+            "followed the rows that came: under an earlier release, with uncheckedOffsets, or by a "
+            "batch write of this name. Then set the option "
             f"startingOffsets of the write to '{json.dumps(to_json(told))}' until this micro-batch "
             "is through. Or (2) the target is new, or was restored. Then begin the query with a "
             "new checkpoint, and read from where the load goes on (pyspark_kafkalog.loaded_offsets "

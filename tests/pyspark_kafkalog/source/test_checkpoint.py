@@ -21,7 +21,7 @@ from pyspark_kafkalog.source.checkpoint import (
     query_id_at,
 )
 from pyspark_kafkalog.source.log_identity import LogIdentity, with_identity
-from pyspark_kafkalog.source.offsets import from_json, with_start
+from pyspark_kafkalog.source.offsets import JsonOffsets, from_json, with_start
 from pyspark_kafkalog.source.options import warn_once
 
 FIRST, SECOND = {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}}
@@ -134,6 +134,85 @@ def test_a_query_may_give_up_a_source_that_has_a_name(tmp_path: Path) -> None:
         text = ["v2", "{}", *(f"{name}:{json.dumps(FIRST)}" for name in names)]
         (tmp_path / "offsets" / str(batch)).write_text("\n".join(text))
     assert planned_from(str(tmp_path), 1).digest
+
+
+ORDERS = {"orders": {"0": 9}}
+AT_5, AT_9 = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7}, from_json(SECOND)
+
+
+@pytest.fixture
+def note_named(tmp_path: Path) -> Callable[..., None]:
+    """Notes down one micro-batch after the other, of sources that have a name."""
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+
+    def note(**sources: JsonOffsets) -> None:
+        lines = [f"{name}:{json.dumps(source)}" for name, source in sources.items()]
+        batch = sum(1 for _ in offsets.iterdir())
+        (offsets / str(batch)).write_text("\n".join(["v2", "{}", *lines]))
+
+    return note
+
+
+@pytest.mark.parametrize("name", ["given_up", "renamed"])
+@pytest.mark.parametrize("rests_for", [1, 3])
+def test_a_source_that_comes_back_goes_on_where_it_was(
+    note_named: Callable[..., None], tmp_path: Path, name: str, rests_for: int
+) -> None:
+    note_named(orders=ORDERS, given_up=SECOND)
+    for _ in range(rests_for):
+        note_named(orders=ORDERS)
+    note_named(orders=ORDERS, **{name: with_start(SECOND, AT_5)})
+    note_named(orders=ORDERS, **{name: SECOND})
+    with pytest.raises(
+        CheckpointError,
+        match=r'begins at {"a": {"0": 5.* startingOffsets \'{"a": {"0": 9, "1": 7}}\'',
+    ):
+        planned_from(str(tmp_path), rests_for + 1)
+    assert planned_from(str(tmp_path), rests_for + 2).digest
+    (tmp_path / "offsets" / str(rests_for + 1)).unlink()
+    (tmp_path / "offsets" / str(rests_for + 2)).unlink()
+    note_named(orders=ORDERS, **{name: with_start(SECOND, AT_9)})
+    assert AT_9 in batch_plan(str(tmp_path), rests_for + 1).starts
+    assert planned_from(str(tmp_path), rests_for + 1).digest
+
+
+def test_a_source_of_a_topic_that_others_read_or_that_was_created_again_begins_anywhere(
+    note_named: Callable[..., None], tmp_path: Path
+) -> None:
+    def of_log(number: int) -> JsonOffsets:
+        return with_identity(SECOND, LogIdentity({"a": UUID(int=number)}))
+
+    note_named(orders=ORDERS, given_up=of_log(1))
+    note_named(orders=ORDERS, second=with_start(ORDERS, from_json({"orders": {"0": 2}})))
+    note_named(orders=ORDERS, given_up=with_start(of_log(2), AT_5))
+    for batch in (1, 2):
+        assert planned_from(str(tmp_path), batch).digest
+
+
+def test_a_query_that_is_started_looks_two_files_back_for_a_source(
+    note_named: Callable[..., None], tmp_path: Path
+) -> None:
+    ours = with_identity(SECOND, LogIdentity({"a": UUID(int=1)}))
+    note_named(orders=ORDERS, given_up=FIRST)
+    note_named(orders=ORDERS)
+    note_named(orders=ORDERS, given_up=ours)
+    assert batch_plan(str(tmp_path), 2).starts == (from_json(FIRST), from_json(ORDERS))
+    note_named(orders=ORDERS)
+    note_named(orders=ORDERS, given_up=SECOND)  # of another connector, which may have begun anew
+    assert batch_plan(str(tmp_path), 4).starts == (None, from_json(ORDERS))
+
+
+def test_where_a_new_source_begins_tells_a_batch_from_others(
+    note_named: Callable[..., None], tmp_path: Path
+) -> None:
+    note_named(orders=ORDERS)
+    digests = set()
+    for begins in (AT_5, AT_9):
+        note_named(orders={"orders": {"0": 10}}, new=with_start(SECOND, begins))
+        digests.add(planned_from(str(tmp_path), 1).digest)
+        (tmp_path / "offsets" / "1").unlink()
+    assert len(digests) == 2
 
 
 def test_a_source_that_had_nothing_before_is_told_by_its_file(plan: Callable[..., str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import CheckpointError, InvalidRowError
+from pyspark_kafkalog.source.offsets import with_start
 from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
 from pyspark_kafkalog.warehouse.sink.row_places import Span
 
@@ -46,10 +47,66 @@ def test_the_first_batch_of_a_query_begins_anywhere(wrote: Callable[..., str]) -
 
 
 def test_sources_may_have_names(wrote: Callable[..., str], tmp_path: Path) -> None:
-    checkpoint = wrote(4, {"orders": {"0": 10}})
-    offsets = tmp_path / "offsets" / "5"
-    offsets.write_text(f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":20}}}}\n2:-')
+    checkpoint = wrote(3, {"orders": {"0": 10}})
+    for batch, end in ((4, 10), (5, 20)):
+        text = f'v2\n{json.dumps(METADATA)}\na:b:{{}}\n1:{{"orders":{{"0":{end}}}}}\n2:-'
+        (tmp_path / "offsets" / str(batch)).write_text(text)
     assert micro_batch(checkpoint, 5) == MicroBatch({ORDERS_0: 10}, {ORDERS_0: 20}, is_first=False)
+
+
+@pytest.fixture
+def wrote_named(tmp_path: Path) -> Callable[..., str]:
+    """Writes what batch number n ends with, of sources with names."""
+    (tmp_path / "offsets").mkdir()
+
+    def write(batch: int, **sources: Mapping[str, object]) -> str:
+        lines = [f"{name}:{json.dumps(source)}" for name, source in sources.items()]
+        text = "\n".join(["v2", json.dumps(METADATA), *lines])
+        (tmp_path / "offsets" / str(batch)).write_text(text)
+        return str(tmp_path)
+
+    return write
+
+
+def test_a_source_that_is_new_begins_where_it_notes(wrote_named: Callable[..., str]) -> None:
+    old = {"clicks": {"0": 3}}
+    wrote_named(0, old=old)
+    checkpoint = wrote_named(1, new=with_start({"orders": {"0": 20}}, {ORDERS_0: 10}), old=old)
+    clicks = TopicPartition("clicks", 0)
+    expected = MicroBatch({ORDERS_0: 10, clicks: 3}, {ORDERS_0: 20, clicks: 3}, is_first=False)
+    reads = micro_batch(checkpoint, 1)
+    assert reads == expected
+    assert (reads.start_of(ORDERS_0), reads.start_of(clicks), reads.start_of(ORDERS_1)) == (
+        10,
+        3,
+        0,
+    )
+
+
+def test_a_source_that_is_new_and_notes_nothing_begins_anywhere(
+    wrote_named: Callable[..., str],
+) -> None:
+    wrote_named(0, old={"clicks": {"0": 3}})
+    checkpoint = wrote_named(1, new={"orders": {"0": 20}}, old={"clicks": {"0": 4}})
+    reads = micro_batch(checkpoint, 1)
+    assert reads is not None
+    assert reads.start_of(ORDERS_0) is None
+    assert reads.start_of(TopicPartition("clicks", 0)) == 3
+
+
+def test_a_source_that_comes_back_later_than_it_went_skips_records(
+    wrote_named: Callable[..., str],
+) -> None:
+    old = {"clicks": {"0": 3}}
+    checkpoint = wrote_named(0, old=old, gone={"orders": {"0": 15}})
+    wrote_named(1, old=old)
+    wrote_named(2, old=old, gone=with_start({"orders": {"0": 20}}, {ORDERS_0: 20}))
+    with pytest.raises(CheckpointError, match=r"read up to .*15.* startingOffsets"):
+        micro_batch(checkpoint, 2)
+    wrote_named(2, old=old, gone=with_start({"orders": {"0": 20}}, {ORDERS_0: 0}))
+    reads = micro_batch(checkpoint, 2)
+    assert reads is not None
+    assert reads.start_of(ORDERS_0) == 0
 
 
 def test_a_file_that_is_cut_short_is_refused(wrote: Callable[..., str], tmp_path: Path) -> None:
