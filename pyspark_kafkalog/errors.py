@@ -147,6 +147,11 @@ class BrokerStartError(KafkalogError):
     """The embedded broker did not start; the message ends with what it said last."""
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `1,200 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def sentence(error: Exception) -> str:
     """What an error says, without the class names that are for programs."""
     if isinstance(error, OSError) and not isinstance(error, KafkalogError) and error.strerror:

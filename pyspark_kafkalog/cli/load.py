@@ -25,7 +25,7 @@ from pyspark_kafkalog.cli.arguments import (
 from pyspark_kafkalog.cli.names import complete_groups, complete_topics
 from pyspark_kafkalog.cli.output import Output, say_error
 from pyspark_kafkalog.cli.sigterm import end_on_sigterm
-from pyspark_kafkalog.errors import KafkalogError, sentence
+from pyspark_kafkalog.errors import KafkalogError, counted, sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -286,7 +286,7 @@ def _rewind(client: Client, options: SimpleNamespace, output: Output) -> None:
     shown = ", ".join(places[:_MOST_NAMED]) + (", ..." if len(places) > _MOST_NAMED else "")
     went = f"goes on in {shown}" if places else "is there already"
     output.say(
-        f"Load {done.name} {went}; {done.deleted_rows:,} rows were deleted.",
+        f"Load {done.name} {went}; rows deleted: {done.deleted_rows:,}.",
         name=done.name,
         ranges=[asdict(one) for one in done.ranges],
         deleted_rows=done.deleted_rows,
@@ -382,7 +382,7 @@ def _tell_all(done: "list[TopicLoad]", output: Output) -> None:
     failed = sorted(one.topic for one in done if one.error is not None)
     if not output.as_json:
         output.say(
-            f"{len(done)} topics: {len(new)} with something new, "
+            f"{counted(len(done), 'topic')}: {len(new)} with something new, "
             f"{len(done) - len(new) - len(failed)} without, {len(failed)} failed."
         )
     sys.stdout.flush()
@@ -485,13 +485,13 @@ def _print_result(result: "LoadResult", output: Output, topic: str | None) -> No
     if result.commit_id is not None:
         commits = f"{result.commits} commits, the last one" if result.commits > 1 else "Commit"
         said = (
-            f"{commits} {result.commit_id}: {result.records} records in {len(result.files)} files "
-            f"of {result.bytes} bytes."
+            f"{commits} {result.commit_id}: {counted(result.records, 'record')} "
+            f"in {counted(len(result.files), 'file')} of {counted(result.bytes, 'byte')}."
         )
         if result.gaps:
-            said += f"\n{gone} offsets were gone, in {len(result.gaps)} gaps."
+            said += f"\nGone: {counted(gone, 'offset')}, in {counted(len(result.gaps), 'gap')}."
         if result.bad_records:
-            said += f"\n{result.bad_records} records could not be decoded."
+            said += f"\nCould not be decoded: {counted(result.bad_records, 'record')}."
     of_topic = {} if topic is None else {"topic": topic}
     output.say(
         *(f"{topic}: {said}" if topic else said).split("\n"),

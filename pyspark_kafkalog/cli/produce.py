@@ -16,7 +16,7 @@ from pyspark_kafkalog.cli.arguments import (
     takes_quiet,
 )
 from pyspark_kafkalog.cli.names import complete_topics
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,8 +119,7 @@ def command(client: Client, topic: str, files: tuple[str, ...], **options: Any) 
         options["whole_files"],
     )
     if not options["quiet"]:
-        records = "1 record" if count == 1 else f"{count} records"
-        print(f"{records} written to {topic}.", file=sys.stderr)
+        print(f"{counted(count, 'record')} written to {topic}.", file=sys.stderr)
 
 
 def _produce(

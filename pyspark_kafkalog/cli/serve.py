@@ -14,7 +14,7 @@ import click
 
 from pyspark_kafkalog.cli.arguments import SERVERS_VARIABLE, host_and_port, takes_output
 from pyspark_kafkalog.cli.output import Output, say_error
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, counted
 
 _CLIENT = "kafka."
 _SERVERS = f"{_CLIENT}bootstrap.servers"
@@ -90,7 +90,7 @@ def command(file: Path, check: bool, output: Output, **options: Any) -> None:
             if options["ui"]:
                 page = stack.enter_context(_page(service, options["ui"]))
                 output.row(page, page=page)
-            tell.row(f"Serving {len(service.jobs)} loads.", serving=len(service.jobs))
+            tell.row(f"Serving {counted(len(service.jobs), 'load')}.", serving=len(service.jobs))
             was_stopped = service.run()
         if not was_stopped:
             sys.stdout.flush()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, overload
 from zoneinfo import ZoneInfo
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, counted
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import Commit, DataFile, PendingCommit, without_gaps
 from pyspark_kafkalog.warehouse.engines.local import LocalEngine
@@ -75,14 +75,14 @@ class LoadResult:
         if self.commit_id is None:
             return f"<LoadResult {self.name!r} to {self.target}: nothing new>"
         partitions = {piece.topic_partition for piece in self.ranges}
-        bad = f", {self.bad_records:,} bad records" if self.bad_records else ""
+        bad = f", {counted(self.bad_records, 'bad record')}" if self.bad_records else ""
         commits = f"{self.commits} commits up to" if self.commits > 1 else "commit"
         lost = sum(gap.offset_count for gap in self.gaps)
+        gone = f", {counted(lost, 'offset')} gone" if lost else ""
         return (
             f"<LoadResult {self.name!r} to {self.target}: {commits} {self.commit_id}, "
-            f"{self.records:,} records of {len(partitions)} partitions, "
-            f"{self.bytes:,} bytes in {len(self.files)} files{bad}"
-            f"{f', {lost:,} offsets were gone' if lost else ''}>"
+            f"{counted(self.records, 'record')} of {counted(len(partitions), 'partition')}, "
+            f"{counted(self.bytes, 'byte')} in {counted(len(self.files), 'file')}{bad}{gone}>"
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.client.cluster import Cluster
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TargetError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TargetError, counted
 from pyspark_kafkalog.source.offsets import (
     LATEST,
     Limit,
@@ -88,8 +88,9 @@ class LoadPlan:
         partitions = sorted({piece.topic_partition for piece in self.ranges})
         shown = set(partitions[:_MOST_SHOWN])
         lines = [
-            f"<LoadPlan {self.name!r} to {self.target}: {self.offset_count:,} offsets of "
-            f"{len(partitions)} partitions{self._about(sum(self.bytes.values()))}, "
+            f"<LoadPlan {self.name!r} to {self.target}: "
+            f"{counted(self.offset_count, 'offset')} of {counted(len(partitions), 'partition')}"
+            f"{self._about(sum(self.bytes.values()))}, "
             f"tasks: {self.tasks}, commits: {self.commits}"
         ]
         for piece in self.ranges:

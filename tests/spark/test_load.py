@@ -729,7 +729,7 @@ def test_what_retention_took_is_an_error_or_a_recorded_gap(
         load(subscribe=topic)
     result = load(subscribe=topic, failOnDataLoss="false")
     assert (result.records, result.gaps) == (5, (OffsetRange(topic, 0, 10, 15),))
-    assert "5 offsets were gone" in repr(result)
+    assert "5 offsets gone" in repr(result)
     [newest] = [commit for commit in CommitLog(DirectoryStorage(path)) if commit.gaps]
     assert newest.gaps == result.gaps
 

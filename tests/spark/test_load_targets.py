@@ -70,5 +70,5 @@ def test_the_command_line_loads(servers: str, topics: Topics, tmp_path: Path) ->
     command = [sys.executable, "-m", "pyspark_kafkalog.cli", *arguments, "--to", table.name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("Commit 1: 10 records in 1 files")
+    assert done.stdout.splitlines()[-1].startswith("Commit 1: 10 records in 1 file")
     assert places(table, topic) == [(0, n) for n in range(10)]

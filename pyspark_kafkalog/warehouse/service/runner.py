@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import TypeAlias
 
-from pyspark_kafkalog.errors import KafkalogError, sentence
+from pyspark_kafkalog.errors import KafkalogError, counted, sentence
 from pyspark_kafkalog.warehouse.each_topic import TopicLoad, load_each
 from pyspark_kafkalog.warehouse.engines.local import LocalEngine
 from pyspark_kafkalog.warehouse.load import LoadResult, run_load
@@ -155,7 +155,9 @@ class Service:
         else:
             self._stopping.set()
             if at_work := self._agenda.at_work():
-                self._tell(Said(f"Stopping: {len(at_work)} loads end with the commit at work."))
+                self._tell(
+                    Said(f"Stopping {counted(len(at_work), 'load')} after the commit at work.")
+                )
         return True
 
     def _take(self, jobs: Jobs) -> None:
@@ -175,7 +177,7 @@ class Service:
             self._tell(Said(text, is_error=True))
             return
         self._take(jobs)
-        self._tell(Said(f"Read anew: {len(jobs.jobs)} loads."))
+        self._tell(Said(f"Read anew: {counted(len(jobs.jobs), 'load')}."))
 
     def _begin(self) -> None:
         for key in self._agenda.begin(_now()):
@@ -220,7 +222,8 @@ class Service:
     def _landed(self, job: Job, result: LoadResult, topic: str | None = None) -> None:
         self.figures.landed(job.key, result, time.time())
         if result.commit_id is not None:
-            text = f"{_what(job, topic)}: {result.records} records in commit {result.commit_id}."
+            records = counted(result.records, "record")
+            text = f"{_what(job, topic)}: {records} in commit {result.commit_id}."
             self._tell(Said(text, job, topic, result))
 
     def _failed(self, run: _Run, error: Exception, topic: str | None = None) -> None:

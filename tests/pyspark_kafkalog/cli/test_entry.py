@@ -599,7 +599,7 @@ raise SystemExit(entry.main(["told"]))
     ("stdout", "code", "said"),
     [
         ("/dev/full", 1, "kafkalog: All is committed; .*standard output, No space left on device"),
-        ("/dev/stderr", 0, "4 offsets were gone, in 1 gaps"),
+        ("/dev/stderr", 0, "Gone: 4 offsets, in 1 gap"),
         (None, 0, "^$"),
     ],
 )

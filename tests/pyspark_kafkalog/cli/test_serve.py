@@ -93,7 +93,7 @@ def test_loads_run_by_themselves_until_they_are_stopped(
         serving.says("2 records in commit")
         filler.append("serve-a", [b"3"])
         filler.append("serve-b1", [b"4"])
-        serving.says("1 records in commit", times=2)
+        serving.says("1 record in commit", times=2)
         assert values(tmp_path / "a") == [b"1", b"2", b"3"]
         assert values(tmp_path / "b" / "serve-b1") == [b"4"]
         labels = {"load": "n", "target": f"parquet:{tmp_path}/a"}
@@ -141,10 +141,10 @@ def test_a_load_that_fails_harms_no_other(
         serving.says(f"load n into parquet:{tmp_path}/c is held")
         serving.says(f"load n into parquet:{tmp_path}/x is tried again", times=2)
         filler.append("serve-d", [b"5"])
-        serving.says("1 records in commit")
+        serving.says("1 record in commit")
         filler.make("serve-late")
         filler.append("serve-late", [b"6"])
-        serving.says("1 records in commit", times=2)
+        serving.says("1 record in commit", times=2)
         count = sum("/c is held" in line for line in serving.lines)
         assert count == 1
         # A file with a mistake changes nothing; one that says to go on has the load run again.
@@ -155,8 +155,8 @@ def test_a_load_that_fails_harms_no_other(
         more = "option = { failOnDataLoss = false }"
         write(tmp_path, broker_servers, load("serve-c", "parquet:c", more=more))
         serving.ask(signal.SIGHUP)
-        serving.says("Read anew: 1 loads.")
-        serving.says("1 records in commit", times=3)
+        serving.says("Read anew: 1 load.")
+        serving.says("1 record in commit", times=3)
         assert values(tmp_path / "c") == [b"1", b"2", b"4"]
 
 
@@ -174,7 +174,7 @@ def test_a_signal_ends_with_the_commit_at_work_and_a_second_one_at_once(
         wait_until(lambda: list(tmp_path.glob("worker-*")), lambda: serving.said)
         (worker,) = tmp_path.glob("worker-*")
         serving.ask(signal.SIGINT)
-        serving.says("Stopping: 1 loads end with the commit at work.")
+        serving.says("Stopping 1 load after the commit at work.")
         if signals == 2:
             serving.ask(signal.SIGTERM)
             assert serving.ends() == 143
@@ -225,7 +225,7 @@ def test_a_module_that_cannot_be_imported_ends_no_service(
         (tmp_path / f"{name}.py").write_text(line)
     write(tmp_path, broker_servers, load("serve-kept", "parquet:kept"))
     with Serving(tmp_path) as serving:
-        serving.says("Serving 1 loads.")
+        serving.says("Serving 1 load.")
         for times, (name, error) in enumerate(
             [("broken", "ZeroDivisionError: division by zero"), ("ended", "SystemExit: 3")], 1
         ):
@@ -238,7 +238,7 @@ def test_a_module_that_cannot_be_imported_ends_no_service(
         serving.ask(signal.SIGHUP)
         serving.says("The loads stay as they were.", 3)
         filler.append("serve-kept", [b"1"])
-        serving.says("1 records in commit")
+        serving.says("1 record in commit")
 
 
 def test_a_sighup_while_it_starts_is_heard(
@@ -249,7 +249,7 @@ def test_a_sighup_while_it_starts_is_heard(
     more = 'transform = "early:same"'
     write(tmp_path, broker_servers, load("serve-early", "parquet:early", more=more))
     with Serving(tmp_path) as serving:
-        serving.says("Read anew: 1 loads.")
+        serving.says("Read anew: 1 load.")
 
 
 def test_loads_go_on_when_nobody_reads_what_they_say(
@@ -258,7 +258,7 @@ def test_loads_go_on_when_nobody_reads_what_they_say(
     filler.make("serve-unheard")
     write(tmp_path, broker_servers, load("serve-unheard", "parquet:unheard"))
     with Serving(tmp_path) as serving:
-        serving.says("Serving 1 loads.")
+        serving.says("Serving 1 load.")
         serving.is_heard = False
         written: list[bytes] = []
 

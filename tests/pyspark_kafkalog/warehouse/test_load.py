@@ -379,7 +379,7 @@ def test_results_read_well() -> None:
     result = LoadResult("nightly", "parquet:/t", 10, 1234567, (PIECE, OTHER), landed().files, "12")
     assert repr(result) == (
         "<LoadResult 'nightly' to parquet:/t: commit 12, 10 records of 2 partitions, "
-        "1,234,567 bytes in 1 files>"
+        "1,234,567 bytes in 1 file>"
     )
     assert "/t: 3 commits up to 12, 10 records" in repr(replace(result, commits=3))
     nothing = LoadResult("nightly", "parquet:/t", 0, 0, (), (), None)

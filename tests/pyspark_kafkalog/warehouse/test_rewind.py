@@ -496,7 +496,7 @@ def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(arguments) == 1
     assert "2 rows of orders-1" in capsys.readouterr().err
     assert cli.main([*arguments, "--truncate-after", "--option", "failOnDataLoss=false"]) == 0
-    said = "Load nightly goes on in orders-1 at 3 (was 5); 2 rows were deleted.\n"
+    said = "Load nightly goes on in orders-1 at 3 (was 5); rows deleted: 2.\n"
     assert capsys.readouterr().out == said
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out == "Load nightly is there already; 0 rows were deleted.\n"
+    assert capsys.readouterr().out == "Load nightly is there already; rows deleted: 0.\n"
