@@ -44,7 +44,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores targets cluster prepared help quickstart install test test-all test-most test-other-versions check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets spark cluster prepared help quickstart install test test-all test-most test-other-versions check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -100,6 +100,9 @@ stores: install $(PEERS)/moto $(PEERS)/nessie ## tables in an object store, and 
 
 targets: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" tests/pyspark_kafkalog/warehouse $(PYTEST_ARGS)
+
+spark: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every test with Spark, in every kind of target (20 minutes)
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/spark $(PYTEST_ARGS)
 
 transactions: install peers ## 200 SIGKILLs of our broker, and of clients that copy in transactions on it and on Apache Kafka
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)

@@ -348,5 +348,5 @@ def test_the_command_line_shapes_rows(
         timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "1 records could not be decoded (null)."
+    assert done.stdout.splitlines()[-1] == "Could not be decoded: 1 record."
     assert [(row["id"], row["offset"]) for row in rows_in(path)] == [(1, 0), (None, 1)]

@@ -275,25 +275,20 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
 
 
 @pytest.mark.long
-def test_a_commit_that_was_overtaken_or_not_answered_is_made_good_by_the_next_run(
-    spark: SparkSession,
+def test_a_batch_that_was_committed_and_not_noted_is_not_committed_again(
     stream: Callable[..., DataFrame],
     run: Callable[..., Any],
     parquet: Table,
     topics: Topics,
     tmp_path: Path,
 ) -> None:
-    """Two queries of one name: batch for batch the same rows, and one of them is refused."""
     topic = topics.create()
     topics.fill(topic, 10)
     # Like a driver that was killed between the target's commit and Spark's note of it.
     run(stream(topic), parquet)
     for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
         note.unlink()
-    run(stream(topic), parquet)
-    assert places(parquet) == once(10)
     topics.fill(topic, 5)
-    run(stream(topic), parquet, "another")
     run(stream(topic), parquet)
     assert places(parquet) == once(15)
 
