@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("dev", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
+settings.register_profile("fuzz", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 _SLOW = ("spark", "crash", "interop")
