@@ -55,6 +55,7 @@ from broker.controller.elections import (
     elect_offline,
     elect_without,
     first_state,
+    kept_by_replicas,
 )
 from broker.controller.failed_replicas import FailedReplicas
 from broker.controller.isr_decisions import decide
@@ -162,7 +163,8 @@ class Controller:
     async def _elect_where_leaders_are_gone(self, written: Mapping[TopicPartition, int]) -> None:
         """And takes from the ISRs who is gone. Who was started anew since it was written down is
         gone, too: a follower may lack what it had, and what a leader lost in a crash, or as it came
-        back from a copy, and writes again, is told apart by the epoch."""
+        back from a copy, and writes again, is told apart by the epoch. So is who keeps the
+        partition no more: the controller before was lost as it took a move back."""
         brokers = self._context.brokers
         elected = {}
         for topic_partition, state in self._context.partitions():
@@ -173,11 +175,13 @@ class Controller:
                 for node_id in state.isr
                 if node_id in brokers and brokers[node_id].epoch > since
             }
-            absent = set(state.isr).difference(brokers)
-            if state.leader not in brokers or state.leader in restarted:
-                others = elect_without(state, restarted | absent, self._context.is_online)
-                elected[topic_partition] = others or self._begin_anew(topic_partition, state)
-            elif others := elect_without(state, restarted | absent, self._context.is_online):
+            strangers = set(state.isr).difference(state.replicas)
+            leaving = restarted | strangers | set(state.isr).difference(brokers)
+            others = elect_without(state, leaving, self._context.is_online)
+            if state.leader not in brokers or state.leader in restarted | strangers:
+                left = kept_by_replicas(state)
+                elected[topic_partition] = others or self._begin_anew(topic_partition, left)
+            elif others:
                 elected[topic_partition] = others  # else nothing would be committed for a while
         await self._turns.write_states(elected)
 

@@ -82,6 +82,12 @@ def elect_without(
     return replace(state, leader_epoch=state.leader_epoch + 1, isr=isr)
 
 
+def kept_by_replicas(state: PartitionMetadata) -> PartitionMetadata:
+    """In sync is who keeps the partition, if anybody is by that."""
+    isr = tuple(node_id for node_id in state.isr if node_id in state.replicas)
+    return replace(state, isr=isr or state.isr)
+
+
 def begun_at(state: PartitionMetadata, now_ms: int) -> PartitionMetadata:
     """The same leader in a later epoch, by the clock (Unix, ms).
 

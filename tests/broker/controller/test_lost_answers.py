@@ -187,6 +187,18 @@ async def replicas_move(cluster: ScriptedCluster, arm: Callable[[], None]) -> No
     await eventually(lambda: not cluster.controller.moves.under_way())
 
 
+async def a_move_is_taken_back(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
+    """Led by a broker that it was to add."""
+    await cluster.controller.moves.begin({P0: (3, 4)})
+    await cluster.in_sync(1, 2, 3)
+    await cluster.lose(1)
+    assert cluster.state().leader == 3
+    arm()
+    await insist(lambda: cluster.controller.moves.begin({P0: None}))
+    await eventually(lambda: cluster.state().leader == 2, cluster.state)
+    assert (cluster.state().replicas, cluster.state().isr) == ((1, 2), (2,))
+
+
 async def who_is_not_in_sync_may_lead(cluster: ScriptedCluster, arm: Callable[[], None]) -> None:
     for place in (P0, P1):
         await cluster.in_sync(1, place=place)
@@ -207,6 +219,7 @@ EVENTS = [
     a_broker_stops,
     an_isr_shrinks,
     replicas_move,
+    a_move_is_taken_back,
     who_is_not_in_sync_may_lead,
 ]
 

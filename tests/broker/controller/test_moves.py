@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from broker.cluster.control import NO_LEADER
-from broker.cluster.store import Create, StoreConnectionError
+from broker.cluster.store import ANY_VERSION, Create, Delete, StoreConnectionError
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 
 NODE = "/admin/reassign_partitions"
@@ -218,6 +219,34 @@ def test_what_a_dead_broker_led_moves_as_well(cluster: ScriptedCluster) -> None:
         await cluster.in_sync(2, 3)
         await cluster.wait(lambda: node(cluster) == ([3, 2], {}, {}))
         assert (cluster.state().leader, cluster.state().isr) == (2, (2, 3))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leader", [2, NO_LEADER])
+def test_a_controller_that_is_lost_as_it_takes_a_move_back_leaves_no_leader_that_keeps_nothing(
+    cluster: ScriptedCluster, leader: int
+) -> None:
+    """It has written down who keeps the partition, and not yet who leads it."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        await move(cluster, 3, 4)
+        await cluster.in_sync(1, 2, 3)
+        await cluster.lose(1)
+        assert (cluster.state().leader, cluster.state().isr) == (3, (2, 3))
+        (topic,) = cluster.records.cluster().topics
+        first, second = topic.partitions
+        back = replace(first, replicas=(1, 2), adding=(), removing=())
+        cluster.records.write_placements([replace(topic, partitions=(back, second))])
+        if leader == NO_LEADER:
+            cluster.store.commit([Delete("/brokers/ids/2", ANY_VERSION)])
+        await cluster.fail_over()
+        assert (cluster.state().leader, cluster.state().isr) == (leader, (2,))
+        if leader == NO_LEADER:
+            await cluster.find(2)
+        assert (cluster.state().leader, cluster.state().isr) == (2, (2,))
+        assert cluster.followed()[2][0] == cluster.state()
 
     run(scenario)
 
