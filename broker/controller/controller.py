@@ -380,7 +380,7 @@ class Controller:
                 return
             topic = self._context.topics[name]
             states = self._context.states(topic.topic_partitions())
-            self._channels.update_metadata(_during_delete(states))
+            heard = self._channels.update_metadata(_during_delete(states))
             states = _of_this_topic(states, not_made)
             answers = self._channels.stop_replicas(states, delete=True)
             keepers = {node_id for state in states.values() for node_id in state.replicas}
@@ -398,6 +398,8 @@ class Controller:
         if away:
             _log.warning("topic.deletion_waits topic=%r brokers=%s", name, sorted(away))
             return
+        # To those that keep nothing of it the next controller would have nothing to say.
+        await failures_of({node_id: [answer] for node_id, answer in heard.items()}, ())
         async with self._turns.turn(term):
             now = self._context.topics.get(name)
             if now is None or now.topic_id != topic.topic_id:

@@ -400,6 +400,27 @@ def test_a_topic_is_deleted_from_a_broker_that_was_started_anew_a_moment_ago(
     asyncio.run(scenario())
 
 
+def test_a_topic_is_gone_when_brokers_that_keep_nothing_of_it_have_heard(
+    cluster: ScriptedCluster,
+) -> None:
+    """The next controller does not know of it, and has nothing to tell them."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        (topic,) = cluster.records.cluster().topics
+        cluster.silent = {3, 4}
+        deleting = asyncio.ensure_future(cluster.controller.delete_topic(topic))
+        await eventually(lambda: cluster.deleted() == [1, 2])
+        await turns(20)
+        assert not deleting.done()
+        await cluster.lose(3)
+        cluster.answer_all()
+        await deleting
+        assert cluster.records.topic_names() == []
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("error", [StaleBrokerEpochError, BrokerNotAvailableError])
 def test_what_brokers_that_are_just_gone_are_to_keep_is_made_all_the_same(
     cluster: ScriptedCluster, error: type[Exception]
