@@ -50,6 +50,7 @@ def adopt_logs(
     for topic_partition in logs.all_logs():
         if topic_partition.topic not in known:
             found[topic_partition.topic].add(topic_partition.partition)
+    adopted = []
     for name, indexes in found.items():
         if indexes != set(range(len(indexes))) or not is_topic_name(name):
             _log.warning("topic.not_adopted topic=%r partitions=%r", name, sorted(indexes))
@@ -65,14 +66,17 @@ def adopt_logs(
             topic = replace(topic, topic_id=topic_id)
         topic = replace(topic, partitions=_partitions_of(topic, logs))
         records.create_topic(topic, configs)
-        topic_configs.refresh(name)
-        logs.update_topic_config(name)
+        adopted.append(name)
         _log.warning(
             "topic.adopted topic=%r partitions=%d configs=%r",
             name,
             len(indexes),
             ",".join(f"{key}={value}" for key, value in configs.items()),
         )
+    if adopted:
+        topic_configs.load()
+    for name in adopted:
+        logs.update_topic_config(name)
     return bool(found)
 
 

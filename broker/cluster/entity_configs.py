@@ -67,8 +67,12 @@ class EntityConfigs:
         return await self._changes.finish(name, read())
 
     def refresh(self, name: str) -> None:
-        """Reads what was written down with the entity itself, when it was made. Blocks."""
-        self._configs[name] = self._usable(self._stored(name))
+        """Reads what was written down with the entity itself, when it was made, or what has been
+        set on it since and this broker is to hear of: it would find nothing new then. Blocks."""
+        configs = self._usable(self._stored(name))
+        if configs != self.of(name):
+            self._configs[name] = configs
+            self._apply(name)
 
     def remove(self, name: str) -> None:
         """The entity is gone, and what was set on it."""

@@ -45,9 +45,9 @@ def values(cluster: Cluster, node_id: int, kind: int, name: str) -> dict[Any, An
 
 
 def codes(cluster: Cluster, topic: str, batch: bytes = LARGE) -> list[int]:
-    """What the three leaders of its partitions say to a batch."""
+    """What the three leaders of its first partitions say to a batch."""
     found = []
-    for partition, state in enumerate(cluster.partitions(topic)):
+    for partition, state in enumerate(cluster.partitions(topic)[:3]):
         with client_of(cluster, state["leader_id"]) as client:
             found.append(client.produce(topic, partition, batch).error_code)
     return found
@@ -159,3 +159,20 @@ def test_what_was_set_while_a_broker_had_no_session_is_read_in_its_next(cluster:
     wait_until(
         lambda: values(cluster, 3, BROKER, "3")["log.retention.ms"] == "88000000", "it has heard"
     )
+
+
+def test_what_is_set_while_a_topic_is_given_partitions_counts_for_those_it_had(
+    cluster: Cluster,
+) -> None:
+    """A broker reads a topic's configs as it makes new logs, and may hear later that they are
+    others now."""
+    spread(cluster, "g")
+    with zookeeper(cluster) as foreign:
+        foreign.set("/config/topics/g", b'{"version":1,"config":{"max.message.bytes":"1000"}}')
+        cluster.ask(lambda admin: admin.create_partitions({"g": 6}))
+        foreign.create(
+            "/config/changes/config_change_",
+            b'{"version":2,"entity_path":"topics/g"}',
+            sequence=True,
+        )
+    wait_codes(cluster, "g", MessageSizeTooLargeError.errno)
