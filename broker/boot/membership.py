@@ -221,13 +221,16 @@ class Membership:
         return self._is_registered
 
     async def _register(self) -> bool:
-        """False where a registration of this id is still there."""
+        """False where a registration of this id is still there, or this one's session has ended
+        before it was known."""
         try:
             epoch = await self._run_blocking(lambda: self._records.register(self._node))
         except NodeExistsError:
             _log.warning("broker.not_registered id=%d reason='is still there'", self._node.node_id)
             return False
         except SessionExpiredError:
+            return False
+        if self._expired:
             return False
         self._is_registered = True
         self._on_registered(epoch)
@@ -252,6 +255,8 @@ class Membership:
                 )
             except (NodeExistsError, BadVersionError):
                 return  # another one was faster
+            if self._expired:
+                return
             self._is_elected = True
         await self._controller.start()
         self._note(_Changed.REQUESTS)

@@ -11,11 +11,12 @@ from broker.cluster.control import LeaderAndIsr, StopReplica, UpdateMetadata
 from broker.cluster.metadata import BrokerNode
 from broker.cluster.records import MetadataRecords
 from broker.cluster.session import SessionEvent, SessionState
-from broker.cluster.store import StoreConnectionError
+from broker.cluster.store import NodeExistsError, StoreConnectionError
 from broker.cluster.zookeeper_store import ZooKeeperStore
 from broker.controller.controller import Controller
 from broker.controller.local_channel import LocalChannel
 from tests.broker.cluster.conftest import Events
+from tests.support.patience import EVENT_S, eventually
 from tests.support.zookeeper import ZooKeeperServer, expire
 
 _T = TypeVar("_T")
@@ -51,6 +52,51 @@ def test_a_broker_that_joins_asks_again_where_it_had_no_answer(
     assert joined(store, records, [])
 
 
+def test_a_registration_of_a_session_that_has_ended_meanwhile_does_not_count(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its node may be there as the next begins; when that goes, the broker registers."""
+    store, _ = open_store(zookeeper.address)
+    before, _ = open_store(zookeeper.address)
+    records, of_before = MetadataRecords(store), MetadataRecords(before)
+    records.prepare()
+    register, refused = records.register, asyncio.Event()
+    registered: list[int | None] = []
+    node = BrokerNode(1, "host", 9092)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        membership = membership_of(node, store, records, registered)
+
+        def ends_meanwhile(node: BrokerNode) -> int:
+            epoch = of_before.register(node)
+            monkeypatch.setattr(records, "register", is_refused)
+            for state in (SessionState.EXPIRED, SessionState.CONNECTED):
+                event = SessionEvent(state, store._session.session_id, is_new=True)
+                loop.call_soon_threadsafe(membership.session_changed, event)
+            return epoch
+
+        def is_refused(node: BrokerNode) -> int:
+            try:
+                return register(node)
+            except NodeExistsError:
+                loop.call_soon_threadsafe(refused.set)
+                raise
+
+        monkeypatch.setattr(records, "register", ends_meanwhile)
+        joining = loop.create_task(membership.join(wait_s=EVENT_S))
+        await refused.wait()
+        before.close()
+        await joining
+        await eventually(records.brokers, "the broker's own registration")
+        assert registered[-1] == records.brokers()[1].epoch
+        await membership.leave()
+
+    asyncio.run(scenario())
+
+
 def joined(
     store: ZooKeeperStore, records: MetadataRecords, told: Sequence[SessionEvent]
 ) -> list[Any]:
@@ -58,18 +104,7 @@ def joined(
     registered: list[int | None] = []
 
     async def join() -> None:
-        async def run_blocking(function: Callable[[], _T]) -> _T:
-            return await asyncio.to_thread(function)
-
-        membership = Membership(
-            node := BrokerNode(1, "host", 9092),
-            store,
-            records,
-            Controller(node.node_id, records, lambda node: LocalChannel(obey), run_blocking),
-            run_blocking,
-            registered.append,
-            lambda: None,
-        )
+        membership = membership_of(BrokerNode(1, "host", 9092), store, records, registered)
         for event in told:
             membership.session_changed(event)
         await membership.join(wait_s=5)
@@ -77,6 +112,23 @@ def joined(
 
     asyncio.run(join())
     return registered
+
+
+def membership_of(
+    node: BrokerNode, store: ZooKeeperStore, records: MetadataRecords, registered: list[int | None]
+) -> Membership:
+    async def run_blocking(function: Callable[[], _T]) -> _T:
+        return await asyncio.to_thread(function)
+
+    return Membership(
+        node,
+        store,
+        records,
+        Controller(node.node_id, records, lambda node: LocalChannel(obey), run_blocking),
+        run_blocking,
+        registered.append,
+        lambda: None,
+    )
 
 
 async def obey(request: LeaderAndIsr | StopReplica | UpdateMetadata) -> dict[Any, Any]:
