@@ -4,7 +4,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -43,6 +43,7 @@ _CHANCES = {
     "expire": 3,
     "cut": 3,
     "move": 4,
+    "take_back": 3,
     "elect": 2,
     "both": 6,
 }
@@ -233,15 +234,25 @@ class Nemesis:
 
     def move(self) -> str:
         """Other replicas, or others first; it goes on while the next faults come."""
-        moves = {}
-        for topic in TOPICS:
-            for partition in range(PARTITIONS):
-                if self._chance.random() < 0.3:
-                    replicas = self._chance.sample(sorted(self._cluster.doors), 3)
-                    moves[topic, partition] = replicas
-        with suppress(*NOT_NOW):  # one may be under way, or its controller away
-            self._cluster.move(moves)
-        return f"{moves}"
+        return f"{self._begin_to_move()}"
+
+    def take_back(self) -> str:
+        """A move, also of what is just catching up. Half of the time its controller is killed then;
+        the next one finds who keeps a partition changed, and perhaps not who leads it."""
+        moves = dict.fromkeys(self._begin_to_move())
+        victim = self._victim("controller")
+        after_s = at_random(self._chance, 0.2)
+        if self._chance.random() < 0.5:
+            self._try_to_move(moves)
+            return f"{len(moves)} after {after_s:.2f} s"
+        with ThreadPoolExecutor(1) as thread:
+            back = thread.submit(self._try_to_move, moves)
+            at_random(self._chance, 0.02)
+            self._cluster.kill(victim)
+            pause_s = self._pause(1.5)
+            self._cluster.start(victim)
+            back.result()
+        return f"{len(moves)} after {after_s:.2f} s, {victim} killed for {pause_s:.1f} s"
 
     def elect(self) -> str:
         with suppress(*NOT_NOW):
@@ -250,9 +261,23 @@ class Nemesis:
 
     # Their parts.
 
-    def _victim(self) -> int:
+    def _begin_to_move(self) -> dict[tuple[str, int], list[int]]:
+        moves = {
+            (topic, partition): self._chance.sample(sorted(self._cluster.doors), 3)
+            for topic in TOPICS
+            for partition in range(PARTITIONS)
+            if self._chance.random() < 0.3
+        }
+        self._try_to_move(moves)
+        return moves
+
+    def _try_to_move(self, moves: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        with suppress(*NOT_NOW):  # one may be under way, or its controller away
+            self._cluster.move(moves)
+
+    def _victim(self, kind: str = "") -> int:
         """More often one that matters."""
-        kind = self._chance.choice(["any", "leader", "controller"])
+        kind = kind or self._chance.choice(["any", "leader", "controller"])
         with suppress(AssertionError, *NOT_NOW):
             if kind == "leader":
                 topic = self._chance.choice(TOPICS)

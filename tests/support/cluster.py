@@ -276,8 +276,8 @@ class Cluster:
 
         wait_until(is_in_sync, lambda: self.partitions(topic), pause_s=0.05)
 
-    def move(self, replicas: Mapping[tuple[str, int], Sequence[int]]) -> None:
-        """Begins to, of partitions that may be moved now. Raises KafkaError."""
+    def move(self, replicas: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Begins to, of partitions that may be moved now; None: back. Raises KafkaError."""
         self.admin.alter_partition_reassignments(
             {TopicPartition(*place): nodes for place, nodes in replicas.items()}
         )
