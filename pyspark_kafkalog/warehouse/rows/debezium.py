@@ -8,11 +8,23 @@ Two forms, told apart by the fields of the schema:
 
 Either may be the `payload` of Kafka Connect's JSON with schemas. Truncations (op t) and messages
 (m) are about no row, and bad values. So are rows with PLACEHOLDER, which Debezium puts in the place
-of a long text that did not change: to load it would overwrite that. A tombstone, which follows a
-deletion, is left to whoever knows the record's key. Made on the driver; travels pickled to tasks.
+of a long value that did not change: to load it would overwrite that. It is of the column's type:
+
+    text, bytes       itself; of bytes as JSON has them in base64; of hstore {"itself":"itself"}
+    array             with it as the only element, of uuid with one made of it; of numbers, days and
+                      times, its bytes
+    geometry          a point that nothing is at
+
+A tombstone, which follows a deletion, is left to whoever knows the record's key. Made on the
+driver; travels pickled to tasks.
 """
 
+import functools
+import hashlib
+import uuid
+from base64 import b64encode
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +35,26 @@ from pyspark_kafkalog.warehouse.rows.upserts import DELETED
 
 DEBEZIUM = "debezium"
 PLACEHOLDER = "__debezium_unavailable_value"
+_BYTES = PLACEHOLDER.encode()
+_TEXTS = (
+    PLACEHOLDER,
+    f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}',
+    b64encode(_BYTES).decode(),
+    str(uuid.UUID(bytes=hashlib.md5(_BYTES, usedforsecurity=False).digest(), version=3)),
+)
+_BINARIES = (
+    _BYTES,
+    bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"),
+    bytes.fromhex("0101000020e61000000c21e7fdff7f66401842cefbff7f5640"),
+)
 _FLAT = "__deleted"
 _LOG_IT = "have the database log unchanged values, too (PostgreSQL: REPLICA IDENTITY FULL)"
+_NUMBERS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
 # Not an array: making one imports pandas.
 _PUTS = ("c", "u", "r")
 
@@ -101,14 +131,49 @@ def _field(column: pa.StructArray, name: str) -> pa.Array:
 
 
 def _is_placeholder(column: pa.Array) -> pa.Array:
-    """Also within a list, as arrays have it."""
+    """Null or false where a value is there."""
     kind = column.type
+    none = pa.repeat(pa.scalar(False), len(column))
+    if pa.types.is_struct(kind):
+        return functools.reduce(_either, map(_is_placeholder, column.flatten()), none)
+    if pa.types.is_map(kind):
+        keys = pa.list_(pa.struct([("key", kind.key_type), ("item", kind.item_type)]))
+        return _is_placeholder(column.cast(keys))
     if pa.types.is_list(kind):
         first = pc.list_slice(column, 0, 1, return_fixed_size_list=True)
-        return _is_placeholder(pc.list_element(first, 0))
+        return _either(_is_placeholder(pc.list_element(first, 0)), _has_bytes(column))
+    known = _TEXTS if pa.types.is_string(kind) else _BINARIES
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return pc.equal(column, pa.scalar(PLACEHOLDER.encode()).cast(kind))
-    return pa.repeat(pa.scalar(False), len(column))
+        return functools.reduce(_either, (pc.equal(column, each) for each in known))
+    return none
+
+
+def _either(one: pa.Array, other: pa.Array) -> pa.Array:
+    return pc.or_kleene(one, other)
+
+
+def _has_bytes(column: pa.ListArray) -> pa.Array:
+    """Which lists are the bytes of PLACEHOLDER, each of them a number, a day or a time."""
+    found = pa.repeat(pa.scalar(False), len(column))
+    wanted = _numbers(column.type.value_type)
+    if wanted is None:
+        return found
+    may_be = pc.fill_null(pc.equal(pc.list_value_length(column), len(wanted)), False)
+    lists = column.filter(may_be)
+    return pc.replace_with_mask(
+        found, may_be, pa.array([each.values.equals(wanted) for each in lists], pa.bool_())
+    )
+
+
+def _numbers(kind: pa.DataType) -> pa.Array | None:
+    """The bytes of PLACEHOLDER as values of a type; None where it has no such."""
+    if pa.types.is_decimal(kind):
+        digits = [Decimal(each).scaleb(-kind.scale) for each in _BYTES]
+        return pa.array(digits, kind) if kind.precision > 2 else None
+    if any(is_one(kind) for is_one in _NUMBERS):
+        width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        return pa.array(list(_BYTES), width).cast(kind)
+    return None
 
 
 def _truth(column: pa.Array) -> pa.Array:

@@ -2,7 +2,9 @@
 
 import json
 import uuid
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,39 @@ def test_rewritten_change_events_are_rows(topic: Topic, table: SqliteTable) -> N
     topic.send((b"2", {"payload": {**unknown, "__deleted": "true"}}))
     topic.load(table, **rewritten)
     assert table.query("SELECT id, note FROM orders") == []
+
+
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("STRING", UNAVAILABLE),
+        ("STRING", json.dumps({UNAVAILABLE: UNAVAILABLE}, separators=(",", ":"))),
+        ("STRING", b64encode(UNAVAILABLE.encode()).decode()),
+        ("BINARY", b64encode(UNAVAILABLE.encode()).decode()),
+        ("MAP<STRING, STRING>", {UNAVAILABLE: UNAVAILABLE}),
+        ("ARRAY<STRING>", [UNAVAILABLE]),
+        ("ARRAY<STRING>", [str(uuid.UUID(bytes=md5(UNAVAILABLE.encode()).digest(), version=3))]),
+        ("ARRAY<INT>", list(UNAVAILABLE.encode())),
+        ("ARRAY<BIGINT>", list(UNAVAILABLE.encode())),
+        ("ARRAY<DOUBLE>", list(UNAVAILABLE.encode())),
+        ("ARRAY<DECIMAL(9,2)>", [number / 100 for number in UNAVAILABLE.encode()]),
+        ("STRUCT<wkb: BINARY>", {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ=="}),
+        ("STRUCT<wkb: BINARY>", {"wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA=="}),
+    ],
+)
+def test_a_value_that_debezium_does_not_know_overwrites_none(
+    topic: Topic, table: SqliteTable, kind: str, value: Any
+) -> None:
+    """What it puts in its place is of the column's type."""
+    events = {**EVENTS, "value_schema": f"op STRING, after STRUCT<v: {kind}>"}
+    topic.send((b"a", {"op": "c", "after": {"v": None}}))
+    topic.send((b"a", {"op": "u", "after": {"v": value}}))
+    with pytest.raises(BadRecordError, match=f"offset 1 cannot be decoded: v is {UNAVAILABLE}"):
+        topic.load(table, **events)
 
 
 @pytest.mark.slow
