@@ -13,6 +13,9 @@ The name hides them from readers, and from whoever removes files that the table 
 Delta, Iceberg and Spark alike. A key that has a row again keeps its tombstones: an older one says
 nothing that the row does not.
 
+Once there is a file, there always is one: a table from which keys were deleted, and that has none,
+has lost them.
+
 Memory: the keys of one file. Called by the driver, by upserted_files.py and the targets.
 """
 
@@ -24,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
 from pyspark_kafkalog.warehouse.targets.record_places import rows_at
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
@@ -111,6 +115,16 @@ class DeletedKeys:
         return pa.concat_tables(
             [newest.rename_columns(SCHEMA.names), table.filter(pc.invert(counts))]
         )
+
+    def check_there(self) -> None:
+        """Raises TargetError for a table from which keys were deleted, and that has none now."""
+        if not self.names():
+            raise TargetError(
+                f"keys were deleted from the table, and {self._place.path_of(self._directory)}, "
+                "which says which, is not there: an older record would bring one back. Nothing was "
+                "committed. Restore that directory, or copy it from where the table was before; or "
+                "load into a new table"
+            )
 
     def names(self) -> list[str]:
         """The files that there are."""

@@ -30,7 +30,7 @@ from pyspark_kafkalog.warehouse.targets.delta_upkeep import (
     new_stage,
     unfit,
 )
-from pyspark_kafkalog.warehouse.targets.delta_upsert import upserted
+from pyspark_kafkalog.warehouse.targets.delta_upsert import deleted_keys, upserted
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import SWEPT, Columns, LiveFile, Merge
@@ -67,7 +67,7 @@ class DeltaRewind:
         return upserted(self._table) is not None
 
     def deleted(self) -> DeletedKeys:
-        return DeletedKeys(self._place, {})
+        return deleted_keys(self._table, self._place, {})
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         return all_files(self._table, self._place)

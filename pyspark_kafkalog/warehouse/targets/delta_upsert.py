@@ -66,6 +66,14 @@ def check_mode(
     check_columns(recorded, schema, [field.name for field in table.schema().fields], target)
 
 
+def deleted_keys(table: DeltaTable, place: TablePlace, passed: Offsets) -> DeletedKeys:
+    """Raises TargetError where they are lost."""
+    found, recorded = DeletedKeys(place, passed), upserted(table)
+    if recorded is not None and recorded.has_deleted:
+        found.check_there()
+    return found
+
+
 class UpsertedDelta:
     """A version of the table as one upsert sees it: see upserted_files.UpsertedTable. `schema` are
     its columns as the commit leaves them; loads have `passed` these offsets."""
@@ -83,7 +91,7 @@ class UpsertedDelta:
         self.passed = passed
 
     def deleted(self) -> DeletedKeys:
-        return DeletedKeys(self._place, together(self.passed))
+        return deleted_keys(self._table, self._place, together(self.passed))
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         return all_files(self._table, self._place)
@@ -114,7 +122,7 @@ class UpsertedDelta:
         table, version = self._table, self._table.version()
         recorded = upserted(table)
         assert staged.upsert is not None
-        now = upserted_by(recorded, staged.upsert, staged.schema)
+        now = upserted_by(recorded, staged.upsert, staged.schema, change.deletes)
         actions: list[dict[str, Any]] = []
         if now != recorded or self._schema != table.schema():
             metadata = metadata_of(table, self._schema)

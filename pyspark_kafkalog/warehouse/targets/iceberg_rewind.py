@@ -29,7 +29,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upkeep import (
     fits_in,
     new_stage,
 )
-from pyspark_kafkalog.warehouse.targets.iceberg_upsert import deleted_keys, upserted
+from pyspark_kafkalog.warehouse.targets.iceberg_upsert import known_deleted_keys, upserted
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, StepBack, cannot_cut
 from pyspark_kafkalog.warehouse.targets.upkeep import Columns, LiveFile, Merge
 
@@ -66,7 +66,7 @@ class IcebergRewind:
         return upserted(self._table) is not None
 
     def deleted(self) -> DeletedKeys:
-        return deleted_keys(self._table, {})
+        return known_deleted_keys(self._table, {})
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         found = all_files(self._table)

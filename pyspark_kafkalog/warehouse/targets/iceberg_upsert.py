@@ -75,6 +75,14 @@ def deleted_keys(table: Table, passed: Offsets) -> DeletedKeys:
     return DeletedKeys(place, passed, f"{DIRECTORY}/{table.metadata.table_uuid}")
 
 
+def known_deleted_keys(table: Table, passed: Offsets) -> DeletedKeys:
+    """Raises TargetError where they are lost."""
+    found, recorded = deleted_keys(table, passed), upserted(table)
+    if recorded is not None and recorded.has_deleted:
+        found.check_there()
+    return found
+
+
 class UpsertedIceberg:
     """A table as one upsert sees it: see upserted_files.UpsertedTable. `schema` are its columns as
     the commit leaves them; loads have `passed` these offsets."""
@@ -86,7 +94,7 @@ class UpsertedIceberg:
         self.passed = passed
 
     def deleted(self) -> DeletedKeys:
-        return deleted_keys(self._table, together(self.passed))
+        return known_deleted_keys(self._table, together(self.passed))
 
     def files(self) -> Sequence[tuple[LiveFile, str | None]]:
         found = all_files(self._table)
@@ -137,7 +145,7 @@ class UpsertedIceberg:
         follow this state of the table, but another one did."""
         recorded = upserted(self._table)
         assert staged.upsert is not None
-        now = upserted_by(recorded, staged.upsert, staged.schema)
+        now = upserted_by(recorded, staged.upsert, staged.schema, change.deletes)
         named = (*now.how.key, now.how.order_by)
         ids = {each.name: each.field_id for each in self._schema.fields if each.name in named}
         now = replace(now, ids=ids)

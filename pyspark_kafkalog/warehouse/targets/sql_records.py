@@ -169,6 +169,12 @@ class Records:
 
     def create_missing(self, upserts: bool = False) -> None:
         of_upserts = (self._tables.upserts, self._tables.deleted, self._tables.caught_up)
+        if upserts and self.upsert() is not None and not self._is_there(self._tables.deleted):
+            raise TargetError(
+                f"{self._table} was upserted, and {self._tables.deleted.fullname}, which says "
+                "which keys were deleted, is gone: an older record would bring one back. Nothing "
+                "was committed. Restore it from a backup, or load into a new table"
+            )
         wanted = [table for table in self._tables if upserts or table not in of_upserts]
         missing = [table for table in wanted if not self._is_there(table)]
         is_earlier = len(missing) < len(wanted)

@@ -25,21 +25,25 @@ PROPERTY = "kafkalog.upsert"
 @dataclass(frozen=True, slots=True)
 class Upserted:
     """How a table is upserted, and the columns that loads have filled, each with what it holds
-    where `how` names it; `ids` are the field ids of these in Iceberg."""
+    where `how` names it; `ids` are the field ids of these in Iceberg. `has_deleted`: keys were
+    deleted from a table of files."""
 
     how: Upsert
     kinds: Mapping[str, str | None]
     ids: Mapping[str, int] = field(default_factory=dict)
+    has_deleted: bool = False
 
     def to_json(self) -> str:
         how = {"key": list(self.how.key), "order_by": self.how.order_by}
         ids = {"ids": dict(self.ids)} if self.ids else {}
-        return json.dumps({**how, "kinds": dict(self.kinds), **ids})
+        deleted = {"has_deleted": True} if self.has_deleted else {}
+        return json.dumps({**how, "kinds": dict(self.kinds), **ids, **deleted})
 
     @classmethod
     def from_json(cls, text: str) -> "Upserted":
         said = json.loads(text)
-        return cls(Upsert(tuple(said["key"]), said["order_by"]), said["kinds"], said.get("ids", {}))
+        how = Upsert(tuple(said["key"]), said["order_by"])
+        return cls(how, said["kinds"], said.get("ids", {}), said.get("has_deleted", False))
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> "Upserted | None":
@@ -48,11 +52,15 @@ class Upserted:
         return cls.from_json(text) if text else None
 
 
-def upserted_by(recorded: Upserted | None, upsert: Upsert, schema: pa.Schema) -> Upserted:
+def upserted_by(
+    recorded: Upserted | None, upsert: Upsert, schema: pa.Schema, deletes: bool = False
+) -> Upserted:
     """What is to be kept of a table once a load with staged files of `schema` has filled columns,
-    too; nothing is `recorded` before the first one."""
+    too, and `deletes` keys or not; nothing is `recorded` before the first one."""
     filled = {**dict.fromkeys(table_columns(schema, upsert).names), **upsert.kinds(schema)}
-    return Upserted(upsert, {**(recorded.kinds if recorded else {}), **filled})
+    has_deleted = deletes or (recorded is not None and recorded.has_deleted)
+    kinds = {**(recorded.kinds if recorded else {}), **filled}
+    return Upserted(upsert, kinds, has_deleted=has_deleted)
 
 
 def is_loaded(pending: PendingCommit, names: Iterable[str]) -> bool:

@@ -93,6 +93,8 @@ class Change:
 
     stage: Stage
     merges: Sequence[Merge] = ()
+    deletes: bool = False
+    """Whether there are keys that were deleted."""
 
     def written(self) -> list[DataFile]:
         return [file for merge in self.merges for file in merge.written]
@@ -147,8 +149,10 @@ class FileUpsert:
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, merge.written, SWEPT)
         deleted.keep(_left(current, self._pending.step_from(current)))
-        deleted.add(self._newest.tombstones(stays_out))
-        self._change = Change(stage, [merge] if merge.files or merge.written else [])
+        tombstones = self._newest.tombstones(stays_out)
+        deleted.add(tombstones)
+        merges = [merge] if merge.files or merge.written else []
+        self._change = Change(stage, merges, tombstones.num_rows > 0)
         return self._change
 
     def discard(self) -> None:

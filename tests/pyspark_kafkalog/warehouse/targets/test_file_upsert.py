@@ -14,6 +14,7 @@ import pytest
 from deltalake import QueryBuilder, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetLocationUpdate
 
 from pyspark_kafkalog import forget, maintain, rewind
 from pyspark_kafkalog.arrow.schema import row_schema
@@ -409,6 +410,30 @@ def test_deleted_keys_stay_known_when_data_goes_elsewhere(tmp_path: Path) -> Non
     old = [Record(b"a", b"older", 1, 4), Record(b"b", b"older", 1, 4)]
     upsert(table.open(), "n", *old, Record(b"c", b"1", 1, 4), how=BY_TIME)
     assert found(table) == {b"c": b"1"}
+
+
+def test_a_table_that_lost_its_deleted_keys_is_refused(table: Table) -> None:
+    upsert(table.open(), "n", Record(b"a", None, 0, 6), Record(b"b", b"1"), how=BY_TIME)
+    [place] = Path(table.directory).rglob("_kafkalog_deleted")
+    place.rename(place.with_name("elsewhere"))
+    with pytest.raises(TargetError, match=r"_kafkalog_deleted.*, which says which, is not"):
+        upsert(table.open(), "n", Record(b"a", b"older", 1, 4), how=BY_TIME)
+    with pytest.raises(TargetError, match="which says which, is not there"):
+        rewind(table.name, "n", {"orders": {"0": 0}})
+    place.with_name("elsewhere").rename(place)
+    upsert(table.open(), "n", Record(b"a", b"older", 1, 4), how=BY_TIME)
+    assert found(table) == {b"b": b"1"}
+
+
+@pytest.mark.slow
+def test_a_table_that_lies_elsewhere_is_refused_without_its_deleted_keys(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", None, 0, 6), Record(b"b", b"1"), how=BY_TIME)
+    with _loaded(table).transaction() as transaction:
+        # As Spark's ALTER TABLE ... SET LOCATION.
+        transaction._apply((SetLocationUpdate(location=f"file://{tmp_path}/other"),))
+    with pytest.raises(TargetError, match=r"other/_kafkalog_deleted.*, which says which, is not"):
+        upsert(table.open(), "n", Record(b"a", b"older", 1, 4), how=BY_TIME)
 
 
 @pytest.mark.slow

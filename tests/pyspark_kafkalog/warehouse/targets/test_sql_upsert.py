@@ -68,6 +68,13 @@ def test_a_dropped_table_may_be_loaded_in_another_way(table: SqlTable) -> None:
     assert sum(table.rows().values()) == 4
 
 
+def test_a_table_without_its_deleted_keys_is_refused(table: SqlTable) -> None:
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", None))
+    table.query("DROP TABLE kafkalog_deleted")
+    with pytest.raises(TargetError, match=r"kafkalog_deleted, which says .* is gone"):
+        upsert(table.open(), "n", Record(b"c", b"1"))
+
+
 def test_columns_of_the_tables_own_stay(table: SqlTable) -> None:
     upsert(table.open(), "n", Record(b"a", b"1"))
     table.query("ALTER TABLE orders ADD COLUMN note TEXT")
