@@ -146,7 +146,7 @@ class UpsertedIceberg:
         recorded = upserted(self._table)
         assert staged.upsert is not None
         now = upserted_by(recorded, staged.upsert, staged.schema, change.deletes)
-        named = (*now.how.key, now.how.order_by)
+        named = now.columns
         ids = {each.name: each.field_id for each in self._schema.fields if each.name in named}
         now = replace(now, ids=ids)
 

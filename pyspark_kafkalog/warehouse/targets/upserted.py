@@ -25,13 +25,19 @@ PROPERTY = "kafkalog.upsert"
 @dataclass(frozen=True, slots=True)
 class Upserted:
     """How a table is upserted, and the columns that loads have filled, each with what it holds
-    where `how` names it; `ids` are the field ids of these in Iceberg. `has_deleted`: keys were
-    deleted from a table of files."""
+    where `how` names it; `ids` are the field ids of its `columns` in Iceberg. `has_deleted`: keys
+    were deleted from a table of files."""
 
     how: Upsert
     kinds: Mapping[str, str | None]
     ids: Mapping[str, int] = field(default_factory=dict)
     has_deleted: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those by which rows are told."""
+        order = [self.how.order_by] if self.how.order_by else []
+        return tuple(dict.fromkeys((*self.how.key, *order, "topic", "partition")))
 
     def to_json(self) -> str:
         how = {"key": list(self.how.key), "order_by": self.how.order_by}
@@ -100,10 +106,11 @@ def refuse_other_mode(
 
 
 def refuse_lost_keys(recorded: Upserted | None, there: Collection[str], target: str) -> None:
-    """Raises TargetError where a column of the key or order is gone. A load may add it again, but
-    rows without a value in it are not found any more, and their keys would get other ones."""
-    for name in (*recorded.how.key, recorded.how.order_by) if recorded else ():
-        if name and name not in there:
+    """Raises TargetError where a column of the key, order or partition is gone. A load may add it
+    again, but rows without a value in it are not found any more, and their keys would get other
+    ones; or nobody knows of which partition they are."""
+    for name in recorded.columns if recorded else ():
+        if name not in there:
             raise TargetError(
                 f"{target} was upserted by {name}, a column that it has no more, so its rows "
                 "cannot be told: name another table"

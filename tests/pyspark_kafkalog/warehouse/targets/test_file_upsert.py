@@ -321,14 +321,15 @@ def test_a_table_that_lost_its_keys_is_refused(tmp_path: Path) -> None:
     """Also where a load would add the column again, which no row has."""
     table = IcebergTable(tmp_path)
     upsert(table.open(), "n", Record(b"a", b"1"))
-    with _loaded(table).update_schema(allow_incompatible_changes=True) as update:
-        update.delete_column("key")
-    with pytest.raises(TargetError, match="was upserted by key, a column that it has no more"):
-        upsert(table.open(), "n", Record(b"a", b"2"))
+    for lost in ("partition", "key"):
+        with _loaded(table).update_schema(allow_incompatible_changes=True) as update:
+            update.delete_column(lost)
+        with pytest.raises(TargetError, match=f"was upserted by {lost}, a column that it has no"):
+            upsert(table.open(), "n", Record(b"a", b"2"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["key", "timestamp"])
+@pytest.mark.parametrize("lost", ["key", "timestamp", "partition"])
 def test_a_table_whose_keys_were_made_anew_is_refused(lost: str, tmp_path: Path) -> None:
     """The column of that name is another one, which is null in all rows."""
     table = IcebergTable(tmp_path)
