@@ -127,7 +127,7 @@ class Values:
         self, records: pa.RecordBatch, schema: pa.Schema, letters: DeadLetters
     ) -> tuple[pa.RecordBatch, int]:
         decoded = self.decoder.decode(records.column("value"))
-        decoded, settled = self._settled(self._held(decoded))
+        decoded, settled = self._settled(self._held(self._emptied(decoded)))
         errors = decoded.errors
         columns = self._columns(records, decoded) | settled
         if self.on_error == FAIL:
@@ -148,6 +148,23 @@ class Values:
             letters.send(records.take(pa.array(bad)), [errors[row] for row in bad])
             rows = rows.filter(pc.invert(_mask(bad, records.num_rows)))
         return rows, len(errors)
+
+    def _emptied(self, decoded: Decoded) -> Decoded:
+        """Deletions without the fields by which they are neither found nor ordered: what the target
+        does not hold of them keeps no row."""
+        if self.upsert is None or not isinstance(self.decoder, DebeziumRows):
+            return decoded
+        *fields, deleted = decoded.column.flatten()
+        kept = pc.if_else(
+            pc.fill_null(deleted, False), pa.scalar(None, pa.int64()), pa.array(range(len(deleted)))
+        )
+        wanted = {*self.upsert.key, self.upsert.order_by}
+        columns = [
+            field if name in wanted else field.take(kept)
+            for name, field in zip(self.fields, fields, strict=True)
+        ]
+        made = pa.StructArray.from_arrays([*columns, deleted], fields=list(decoded.column.type))
+        return Decoded(made, decoded.errors)
 
     def _held(self, decoded: Decoded) -> Decoded:
         """Without what the target cannot hold."""

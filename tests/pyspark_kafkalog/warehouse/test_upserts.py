@@ -221,6 +221,24 @@ def test_a_value_that_debezium_does_not_know_overwrites_none(
 
 
 @pytest.mark.slow
+def test_a_deletion_deletes_whatever_the_row_had(topic: Topic, table: SqliteTable) -> None:
+    """Such as a number that the column cannot have."""
+    rewritten = {**EVENTS, "key": "id", "on_error": "deadletter"}
+    del rewritten["value_schema"]
+
+    def load(kind: str, *rows: tuple[int, float, str]) -> int:
+        for number, amount, deleted in rows:
+            event = {"id": number, "amount": amount, "tags": ["x"], "__deleted": deleted}
+            topic.send((b"", event))
+        schema = f"id INT, amount {kind}, tags ARRAY<STRING>, __deleted STRING"
+        return topic.load(table, **rewritten, value_schema=schema).bad_records
+
+    assert load("INT", (1, 1, "false"), (2, 2, "false")) == 0
+    assert load("DOUBLE", (1, 1.5, "false"), (1, 1.5, "true"), (2, 3, "false")) == 1
+    assert table.query("SELECT id, amount FROM orders") == [(2, 3)]
+
+
+@pytest.mark.slow
 def test_keys_and_orders_stay_of_one_kind(topic: Topic, table: SqliteTable) -> None:
     """In SQLite 1.00 and 1.000 are two texts, and a day and a time are two numbers."""
 
