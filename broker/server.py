@@ -357,6 +357,7 @@ class BrokerServer:
                 config.leader_imbalance_check_interval_seconds if is_balanced else None,
                 config.leader_imbalance_per_broker_percentage,
                 epoch_clock=None if self._is_member else system_clock_ms,
+                read=self._topic_configs.refresh,
             ),
         )
         if self._is_member:

@@ -101,7 +101,9 @@ class Controller:
         """By topic: held while partitions are added to it, until it is known whether they stay."""
         self.moves = Moves(self._turns)
         self.leaders = Leaders(self._turns, rules)
-        self.failed_replicas = FailedReplicas(self._turns, self._elect_offline)
+        self.failed_replicas = FailedReplicas(
+            self._turns, self._elect_offline, self.leaders.read_rules
+        )
 
     # Taking over.
 
@@ -135,6 +137,7 @@ class Controller:
             for broker in found.brokers.values():
                 self._channels.open(broker)
             created = await self._make_partitions()
+            await self.leaders.read_rules()
             await self._elect_where_leaders_are_gone(found.written)
             everything = dict(self._context.partitions())
             # Who is there comes first, as in `_tell_of_brokers`; and all topics with it: a broker
@@ -472,10 +475,12 @@ class Controller:
                 self._context.shutting_down.discard(node_id)
                 had_failed |= self._context.failed.pop(node_id, set())
             changed = self._context.states(filter(self._context.state, had_failed))
+            await self.leaders.read_rules()
             changed |= await self._turns.write_states(self._without(gone))
             for node_id in sorted(new):
                 known[node_id] = found[node_id]
                 self._channels.open(found[node_id])
+            await self.leaders.read_rules()
             changed |= await self._turns.write_states(self._led_again(new))
             self._tell_of_brokers(new, changed)
         self._go_on_deleting()

@@ -10,7 +10,7 @@ Called by: the event loop's thread.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from kafka.errors import InconsistentTopicIdError, KafkaStorageError
 from kafka.structs import TopicPartition
@@ -30,9 +30,16 @@ ElectOffline = Callable[[TopicPartition, PartitionMetadata], PartitionMetadata]
 class FailedReplicas:
     """Of one controller."""
 
-    def __init__(self, turns: Turns, elect_offline: ElectOffline) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        elect_offline: ElectOffline,
+        read_rules: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`read_rules` comes before `elect_offline`, in the same turn."""
         self._turns = turns
         self._elect_offline = elect_offline
+        self._read_rules = read_rules
 
     async def look_at_events(self) -> None:
         """Asks the brokers that have said so. Raises NotControllerError and MetadataStoreError."""
@@ -71,6 +78,7 @@ class FailedReplicas:
             failed = context.failed.get(node_id, set()).intersection(places)
             there = {place: state for place in places if (state := context.state(place))}
             changed = {}
+            await self._read_rules()
             for place in failed & there.keys():
                 state = there[place]
                 if len(state.replicas) == 1:

@@ -47,18 +47,24 @@ def _never(topic: str) -> bool:
     return False
 
 
+def _as_known(topic: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class ElectionRules:
     """`is_unclean`: whether a topic may be led by who is not in sync, where nobody is. Leaders are
     balanced every `balance_interval_s` (None: never), those of a broker that leads fewer of the
     partitions that are its own than all but `imbalance_percentage` of them. A leader that was
     started anew begins its epoch by the `epoch_clock`: that of a broker alone, whose metadata comes
-    back from a copy together with its logs."""
+    back from a copy together with its logs. `read` finds out what `is_unclean` is to say of a
+    topic; it blocks, and raises MetadataStoreError."""
 
     is_unclean: Callable[[str], bool] = _never
     balance_interval_s: float | None = None
     imbalance_percentage: int = 10
     epoch_clock: Clock | None = None
+    read: Callable[[str], None] = _as_known
 
 
 class Leaders:
@@ -107,10 +113,26 @@ class Leaders:
         """Some topics may allow unclean elections now."""
         context = self._turns.context
         if self._turns.is_active and any(
-            state.leader == NO_LEADER and self._rules.is_unclean(place.topic)
-            for place, state in context.partitions()
+            state.leader == NO_LEADER for _, state in context.partitions()
         ):
             self._turns.changes.begin("leaders", self._elect_offline())
+
+    async def read_rules(self) -> None:
+        """Of topics that have partitions which only who is not in sync could lead. What they were
+        made with a broker that keeps nothing of them has never heard. Before they are elected, in
+        the same turn. Raises MetadataStoreError."""
+        topics = set()
+        for place, state in self._turns.context.partitions():
+            is_online = self._turns.context.online(place)
+            if not any(map(is_online, state.isr)) and any(map(is_online, state.replicas)):
+                topics.add(place.topic)
+
+        def read() -> None:
+            for topic in topics:
+                self._rules.read(topic)
+
+        if topics:
+            await self._turns.run_blocking(read)
 
     async def balance(self) -> None:
         """Has brokers lead again what is theirs. Raises NotControllerError and
@@ -154,6 +176,7 @@ class Leaders:
     async def _elect_offline(self) -> None:
         context = self._turns.context
         async with self._turns.turn():
+            await self.read_rules()
             elected = {
                 place: new
                 for place, state in context.partitions()

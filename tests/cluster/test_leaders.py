@@ -1,7 +1,7 @@
 """Who leads in one cluster, where that is asked for, set, or due."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.produce import (
 from tests.broker.api.config_client import SET, altered
 from tests.support.broker_child import RawClient
 from tests.support.cluster import Cluster
-from tests.support.patience import wait_until
+from tests.support.patience import stays, wait_until
 from tests.support.present import present
 from tests.support.records import batch_of
 
@@ -60,10 +60,14 @@ def others(cluster: Cluster) -> tuple[Any, ...]:
     return tuple(sorted(cluster.brokers.keys() - {cluster.controller_id}))
 
 
-def create(cluster: Cluster, topic: str, replicas: tuple[Any, Any]) -> None:
-    cluster.admin.create_topics(
-        {topic: {"assignments": {0: list(replicas)}, "configs": {"min.insync.replicas": "1"}}}
-    )
+def create(
+    cluster: Cluster,
+    topic: str,
+    replicas: tuple[Any, Any],
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    configs = {"min.insync.replicas": "1", **(configs or {})}
+    cluster.admin.create_topics({topic: {"assignments": {0: list(replicas)}, "configs": configs}})
     wait_until(lambda: cluster.leader(topic) == replicas[0], "it is led")
     cluster.wait_in_sync(topic, len(replicas))
 
@@ -202,6 +206,23 @@ def test_who_is_not_in_sync_leads_where_that_is_set_or_asked_for(cluster: Cluste
             lambda topic=topic: cluster.log_bytes(first, topic) == cluster.log_bytes(second, topic),
             "what only one had is gone",
         )
+
+
+@pytest.mark.parametrize("default", ["true", pytest.param("false", marks=pytest.mark.long)])
+def test_what_a_topic_was_made_with_counts_where_its_controller_keeps_nothing_of_it(
+    tmp_path: Path, default: str
+) -> None:
+    rule = "unclean.leader.election.enable"
+    with Cluster(tmp_path, properties={rule: default}) as cluster:
+        first, second = others(cluster)
+        topics = ("allowed", "held-off")
+        for topic, value in zip(topics, ("true", "false"), strict=True):
+            create(cluster, topic, (first, second), {rule: value})
+        lose_all_in_sync(cluster, topics, first, second)
+        assert cluster.wait_led("allowed", not_by=first) == second
+        assert stays(lambda: cluster.leader("held-off") == -1, 0.5)
+        cluster.start(first)
+        assert cluster.wait_led("held-off") == first
 
 
 def lose_all_in_sync(cluster: Cluster, topics: Sequence[str], last: int, other: int) -> None:

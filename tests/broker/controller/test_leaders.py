@@ -16,8 +16,9 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
+from broker.cluster import znodes
 from broker.cluster.control import NO_LEADER
-from broker.cluster.store import Create
+from broker.cluster.store import ANY_VERSION, Create, Delete
 from broker.controller.leaders import Election, ElectionRules
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import eventually
@@ -164,6 +165,75 @@ def test_the_next_controller_knows_what_a_topic_allows(cluster: ScriptedCluster)
         assert cluster.state().leader == 2
 
     run(scenario)
+
+
+async def its_broker_is_lost(cluster: ScriptedCluster) -> None:
+    await cluster.lose(1)
+
+
+async def another_is_back(cluster: ScriptedCluster) -> None:
+    await cluster.lose(2)
+    await cluster.lose(1)
+    await cluster.find(2)
+
+
+async def another_controller_is_elected(cluster: ScriptedCluster) -> None:
+    cluster.store.commit([Delete(znodes.broker(1), ANY_VERSION)])
+    await cluster.fail_over()
+
+
+async def its_disk_fails(cluster: ScriptedCluster) -> None:
+    cluster.failed[1] = {P0}
+    cluster.store.commit(
+        [Create(znodes.log_dir_event(), znodes.dump_log_dir_event(1), sequence=True)]
+    )
+    await cluster.controller.failed_replicas.look_at_events()
+
+
+async def brokers_have_another_default(cluster: ScriptedCluster) -> None:
+    await cluster.lose(1)
+    made_with["t"] = True
+    cluster.controller.leaders.rules_changed()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        its_broker_is_lost,
+        another_is_back,
+        another_controller_is_elected,
+        its_disk_fails,
+        brokers_have_another_default,
+    ],
+    ids=lambda event: event.__name__.replace("_", " "),
+)
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_what_a_topic_was_made_with_is_found_out_first(
+    tmp_path: Path,
+    event: Callable[[ScriptedCluster], Coroutine[Any, Any, None]],
+    is_allowed: bool,
+) -> None:
+    """Its controller may keep nothing of it, and has not heard."""
+    known = {"t": not is_allowed}
+    made_with["t"] = is_allowed
+
+    def read(topic: str) -> None:
+        known[topic] = made_with[topic]
+
+    cluster = ScriptedCluster(tmp_path, ElectionRules(known.__getitem__, read=read))
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.in_sync(1)
+        await event(cluster)
+        leader = 2 if made_with["t"] else NO_LEADER
+        await eventually(lambda: cluster.state().leader == leader, cluster.state)
+
+    run(scenario)
+    cluster.store.close()
+
+
+made_with: dict[str, bool] = {}
 
 
 def test_leaders_are_balanced(cluster: ScriptedCluster) -> None:
