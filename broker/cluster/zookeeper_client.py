@@ -6,7 +6,8 @@ Owns: kazoo's options, TLS, SASL, and the places where its inside is touched:
 - how many requests wait for their answers (`room`): kazoo's thread is woken by a byte for each in a
   pipe that takes some hundreds, and whoever fills it inside of `gate` waits for kazoo's thread,
   which may be waiting for `gate`; so it is never filled, also not by what lost connections left;
-- the timeout that the server granted, and when it was asked for, which kazoo keeps to itself;
+- the timeout that the server granted, when it was asked for, and when it last answered, which kazoo
+  keeps to itself; and that a server is left which does not;
 - an answer to another request than the oldest that waits costs the connection, as in ZooKeeper's
   own client, and not the session: kazoo would end. A server that a session comes back to may still
   owe it answers of the connection before;
@@ -91,6 +92,8 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         """The session's timeout, as the server set it."""
         self.asked_s = 0.0
         """When the newest connection asked for its session, by the monotonic clock."""
+        self.heard_s = 0.0
+        """When a server last answered."""
         self._invoke = self._connection._invoke
         self._connection._invoke = self._invoke_and_note
         self._read_response = self._connection._read_response
@@ -111,6 +114,14 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
     def has_given_up(self) -> bool:
         """kazoo ends where a server says what it does not understand."""
         return bool(self._connection.connection_stopped.is_set())
+
+    def leave_server(self) -> None:
+        """Ends the connection, if there is one: kazoo makes the next."""
+        connection = self._connection._socket
+        if connection is not None:
+            with suppress(OSError):
+                # Not TLS's own, which is not for two threads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _session_callback(self, state: str) -> None:
         with self._gate:
@@ -141,6 +152,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
                 self._room.notify_all()
 
     def _read_expected(self, header: ReplyHeader, buffer: bytes, offset: int) -> Any:
+        self.heard_s = time.monotonic()
         _, _, expected = self._pending[0] if self._pending else (None, None, None)
         if header.xid != expected:
             raise ConnectionDropped(f"an answer to request {header.xid}, not to {expected}")
@@ -152,6 +164,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         if isinstance(request, Connect):
             connected, _ = answer
             self.granted_s, self.asked_s = connected.time_out / 1000, asked_s
+            self.heard_s = time.monotonic()
         return answer
 
 

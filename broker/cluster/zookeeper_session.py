@@ -30,8 +30,9 @@ __all__ = ["Request", "ZooKeeperSession"]
 
 _log = logging.getLogger(__name__)
 
-# Parts of the timeout between two requests that prove the session. kazoo sends one after a third.
-_PROOFS = 6
+# Of the timeout, as ZooKeeper's own client has it: so long after one proof of the session the next
+# is sent, which may take as long; and as long is left then to find another server.
+_THIRD = 1 / 3
 
 Request = Callable[[ZooKeeperClient], Any]
 """Sends something by one of kazoo's methods that end in _async, and returns its result to come."""
@@ -195,7 +196,7 @@ class ZooKeeperSession:
                 # It waits for no room: where others take all, the session lives nevertheless.
                 sent_s, proof = time.monotonic(), self._send_now(lambda one: one.exists_async("/"))
                 if proof is None and not is_over and not self._is_closed:
-                    self._gate.wait(self._pause_s())
+                    self._gate.wait(self._pause_s(sent_s))
             if is_over:
                 self._begin_anew()
             elif proof is not None:
@@ -211,20 +212,30 @@ class ZooKeeperSession:
         return bool(session_id == self._session_id)
 
     def _take(self, proof: Any, sent_s: float) -> None:
-        """Waits for the answer, as long as the session lasts; then for the time of the next."""
-        proof.wait(max(0, self._ends_s - time.monotonic()))
+        """Waits for the answer, until the server counts as silent; then for the time of the next."""
+        while not proof.ready() and (wait_s := self._silent_at_s() - time.monotonic()) > 0:
+            proof.wait(wait_s)
         with self._gate:
             if proof.successful():
                 self._ends_s = max(self._ends_s, sent_s + self._timeout_s)
+            elif not proof.ready():
+                self._client.leave_server()
             if not self._is_closed:
-                self._gate.wait(self._pause_s())
+                self._gate.wait(self._pause_s(sent_s))
 
-    def _pause_s(self) -> float:
-        """Until the next proof is due, or the session's end where that comes first."""
-        pause_s = self._timeout_s / _PROOFS
-        if self._state is SessionState.EXPIRED:
-            return pause_s
-        return max(0, min(pause_s, self._ends_s - time.monotonic()))
+    def _silent_at_s(self) -> float:
+        """By kazoo alone it could be when nothing of the session is left: each request puts off its
+        own question, whose answer is all that it would miss."""
+        third_s = _THIRD * self._timeout_s
+        return min(self._ends_s, max(self._ends_s - third_s, self._client.heard_s + third_s))
+
+    def _pause_s(self, sent_s: float) -> float:
+        """Until the next proof is due, or the session's end where that comes first. `sent_s`: when
+        the last one was sent, or tried."""
+        due_s = sent_s + _THIRD * self._timeout_s
+        if self._state is not SessionState.EXPIRED:
+            due_s = min(due_s, self._ends_s)
+        return max(0, due_s - time.monotonic())
 
     def _begin_anew(self) -> None:
         # What has given up would keep the request to close for its next session.
@@ -232,7 +243,7 @@ class ZooKeeperSession:
             self._client.start_async()
         with self._gate:
             if not self._is_closed:
-                self._gate.wait(self._pause_s())
+                self._gate.wait(self._pause_s(time.monotonic()))
 
     def _stop(self) -> bool:
         try:

@@ -287,14 +287,17 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     other: ZooKeeperStore,
     writes: bool,
 ) -> None:
-    """Also where kazoo does not notice, as it does not while there is something to send."""
-    store, events = open_store(proxy.address, session_ms=2000)
+    """And leaves a third of it to find another server. Also where kazoo does not notice, as it does
+    not while there is something to send."""
+    store, events = open_store(proxy.address, session_ms=3000)
     store.commit([Create("/goes", ephemeral=True)])
-    expired, expired_s, gone_s = threading.Event(), [], []
+    expired, suspended_s, expired_s, gone_s = threading.Event(), [], [], []
     events_call = type(events).__call__
 
     def note(self: Events, event: SessionEvent) -> None:
         events_call(self, event)
+        if event.state is SUSPENDED:
+            suspended_s.append(time.monotonic())
         if event.state is EXPIRED:
             expired_s.append(time.monotonic())
             expired.set()
@@ -312,6 +315,7 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     wait_until(lambda: gone_s, "the end of the session")
     assert expired_s
     assert expired_s[0] < gone_s[0] + 0.5
+    assert expired_s[0] - suspended_s[0] > 0.7
     proxy.lose()
     proxy.cut()
     assert events.wait(CONNECTED, 2).is_new
