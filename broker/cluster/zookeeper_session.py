@@ -212,7 +212,7 @@ class ZooKeeperSession:
         return bool(session_id == self._session_id)
 
     def _take(self, proof: Any, sent_s: float) -> None:
-        """Waits for the answer, until the server counts as silent; then for the time of the next."""
+        """Waits for the answer until the server counts as silent; then for the time of the next."""
         while not proof.ready() and (wait_s := self._silent_at_s() - time.monotonic()) > 0:
             proof.wait(wait_s)
         with self._gate:
