@@ -202,7 +202,8 @@ def upsert_rows(
         rows.put(live, {name: newest.c[name] for name in names}, unfilled)
     except IntegrityError as error:
         raise _taken(found.name, error) from error
-    rows.check_put(live, found.name)
+    told_by = ["topic", "partition", "offset", *([upsert.order_by] if upsert.order_by else [])]
+    rows.check_put(live, told_by, found.name)
     order = newest.c[ORDER] if upsert.order_by else sa.null()
     place = {name: newest.c[name] for name in ("topic", "partition")}
     tombstones.delete(live)
@@ -338,21 +339,23 @@ class _Pair:
         )
         self.connection.execute(sa.insert(self.there).from_select(list(values), new))
 
-    def check_put(self, which: _Condition, name: str) -> None:
-        """Raises TargetError unless just such keys are there, once, as put."""
+    def check_put(self, which: _Condition, told_by: Sequence[str], name: str) -> None:
+        """Raises TargetError unless just such keys are there, once, as put: what they are `told_by`
+        later did not change."""
         new, there = self.newest.c, self.there.c
         count, keys = sa.func.count(), sa.func.count(sa.distinct(new[KEY]))
         wanted = self._scalar(sa.select(count).select_from(self.newest).where(which))
         same = self.same(self.newest)
-        place = [there[each] == new[each] for each in ("topic", "partition", "offset")]
+        as_put = [there[each] == new[each] for each in told_by]
         joined = sa.select(keys).select_from(self.newest, self.there)
-        put = self._scalar(joined.where(same, which, *place))
+        put = self._scalar(joined.where(same, which, *as_put))
         found = self._scalar(sa.select(count).select_from(self.newest, self.there).where(same))
         if not put == found == wanted:
             raise TargetError(
                 f"the table {name} has {found} rows of {wanted} keys after the upsert, {put} of "
                 "them as they came: it has several rows of a key, or a trigger or a constraint of "
-                "it leaves rows out. Nothing was committed; take that off, or name another table"
+                "it leaves rows out, or changes their key, order or place. Nothing was committed; "
+                "take that off, or name another table"
             )
 
     def _scalar(self, query: sa.Select[Any]) -> int:

@@ -112,6 +112,19 @@ def test_a_trigger_that_leaves_rows_out_is_found_out(tmp_path: Path) -> None:
     assert found(table) == {b"a": b"1"}
 
 
+def test_a_trigger_that_changes_the_order_is_found_out(tmp_path: Path) -> None:
+    """By which a later record would stay out."""
+    table = SqliteTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1", 0, 1), how=BY_TIME)
+    table.query(
+        "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN UPDATE orders SET timestamp = "
+        "'2100-01-01 00:00:00.000000' WHERE key = new.key; END"
+    )
+    with pytest.raises(TargetError, match="has 1 rows of 1 keys after the upsert, 0 of them as"):
+        upsert(table.open(), "n", Record(b"a", b"2", 0, 2), how=BY_TIME)
+    assert found(table) == {b"a": b"1"}
+
+
 def test_two_rows_of_a_key_do_not_stand_for_two_keys(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     upsert(table.open(), "n", Record(b"a", b"1"))
