@@ -307,7 +307,8 @@ def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
             f"The file {path} of the checkpoint is cut short: it lacks where sources end, which "
             "Spark would read from their startingOffsets again. Keep a copy of the checkpoint, and "
             "delete this file and those of later numbers in offsets, and all of these numbers in "
-            "commits, with the hidden .crc files beside them. Then start the query again."
+            "commits, with the hidden .crc files beside them. Then start the query again, with all "
+            "of its sources: only one that has a name may be given up."
         )
 
 

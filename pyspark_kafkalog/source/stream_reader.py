@@ -251,6 +251,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_gone(starts.keys() - ends.keys())
         starts |= {each: at for each, at in goes_on_at.items() if each in starts}
         if not self._has_planned:
+            # They may be another source's, whose rows go another way through the query.
+            covered = {each for each in ends if self._options.subscription.covers(each)}
+            self._check_gone(ends.keys() - covered)
             starts, ends = self._as_logs_are(starts, ends, before.epochs, planned.epochs)
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
         # Who may lose data reads on after a cut, and the next batch goes on from there.

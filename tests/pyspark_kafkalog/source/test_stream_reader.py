@@ -333,6 +333,20 @@ def test_partitions_that_a_query_subscribes_to_no_more_are_not_said_to_be_lost(
     assert "Partitions are gone" not in caplog.text
 
 
+def test_a_batch_of_a_topic_that_a_query_subscribes_to_no_more_is_not_run_again(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sources may have changed their places, and each would read the other one's topic."""
+    start, end = {"orders": {"0": 5, "1": 5}}, {"orders": {"0": 6, "1": 7}}
+    cluster.logs["payments"] = [(0, 5)]
+    said = "does not subscribe to any more: orders-0, orders-1"
+    with pytest.raises(DataLossError, match=said):
+        reader(subscribe="payments").partitions(start, end)
+    tasks = reader(subscribe="payments", failOnDataLoss="false").partitions(start, end)
+    assert said in caplog.text
+    assert ranges(tasks) == []
+
+
 def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> None:
     stream = reader(startingOffsets="earliest")
     start = stream.latestOffset(stream.initialOffset(), ALL)
