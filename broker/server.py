@@ -373,7 +373,12 @@ class BrokerServer:
     def _topic_configured(self, name: str) -> None:
         """In the metadata thread."""
         self._replicas.topic_configured(name)
-        self._loop.call_soon_threadsafe(self._controller.leaders.rules_changed)
+        self._loop.call_soon_threadsafe(self._rules_changed, name)
+
+    def _rules_changed(self, topic: str | None = None) -> None:
+        """Of a topic, or of all."""
+        self._replicas.rules_changed(topic)
+        self._controller.leaders.rules_changed()
 
     def _may_be_unclean(self, topic: str) -> bool:
         config = self._configs.current
@@ -666,7 +671,7 @@ class BrokerServer:
         """A property that may change while the broker runs did."""
         self._limit_connections(config)
         self._throttles.configure(config)
-        self._controller.leaders.rules_changed()
+        self._rules_changed()
 
     def _limit_connections(self, config: BrokerConfig) -> None:
         self._network.limit_connections(

@@ -694,6 +694,12 @@ class ReplicaManager:
         """Applies the broker's properties to the logs. Blocks: for a thread."""
         self._logs.update_config(config)
 
+    def rules_changed(self, topic: str | None = None) -> None:
+        """Of a topic, or of all: records may be in enough replicas by now."""
+        for partition in self.led():
+            if topic in (None, partition.topic_partition.topic):
+                self._tell(partition, partition.advance())
+
     def topic_configured(self, name: str) -> None:
         """Applies what is set on the topic now to its logs. Blocks: for a thread."""
         self._logs.update_topic_config(name)

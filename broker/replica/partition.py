@@ -402,6 +402,10 @@ class Partition:
         is_next = appended.first_offset == self.high_watermark
         return self._advance(appended.last_offset + 1, appended.size_bytes if is_next else 0)
 
+    def advance(self) -> Visible:
+        """What became visible as another min.insync.replicas counts now."""
+        return self._advance()
+
     def _advance(self, end_offset: int = 0, size_bytes: int = 0) -> Visible:
         """Moves the high watermark up to where all in sync have the log. Below min.insync.replicas
         it stands, as in Apache Kafka; and where this broker does not lead it any more."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import OffsetSpec
 from kafka.errors import FencedLeaderEpochError, NotLeaderForPartitionError
 from kafka.protocol import admin
 from kazoo.client import KazooClient
@@ -263,6 +264,32 @@ def test_who_is_not_in_sync_does_not_lead_where_that_is_switched_off(tmp_path: P
             cluster.wait_in_sync(topic, 2)
             cluster.wait_equal_logs(topic)
         assert [cluster.log_bytes(second, topic) for topic in topics] == written
+
+
+@pytest.mark.long
+def test_records_are_committed_as_soon_as_fewer_replicas_are_to_have_them(cluster: Cluster) -> None:
+    """Without another record: readers, and what waits for replicas, would wait for it for ever."""
+    first, second = others(cluster)
+    rule = "min.insync.replicas"
+    create(cluster, "by-topic", (first, second), {rule: "2"})
+    created = {"by-default": {"assignments": {0: [first, second]}}}
+    cluster.admin.create_topics(created)  # the brokers' default is 2
+    cluster.wait_in_sync("by-default", 2)
+    cluster.kill(second)
+    for topic in ("by-topic", "by-default"):
+        cluster.wait_in_sync(topic, 1)
+
+    def is_committed(topic: str) -> bool:
+        (end,) = cluster.offsets(topic, OffsetSpec.LATEST).values()
+        return end == 3
+
+    broker = cluster.brokers[first]
+    for kind, name, topic in ((TOPIC, "by-topic", "by-topic"), (BROKER, "", "by-default")):
+        with RawClient(broker.host, broker.port) as client:
+            assert not client.produce(topic, 0, batch_of(3), acks=1).error_code
+        assert not is_committed(topic)
+        switch(cluster, kind, name, rule, "1")
+        wait_until(lambda topic=topic: is_committed(topic), "they are committed")
 
 
 def switch(cluster: Cluster, kind: int, name: str, config: str, value: str = "false") -> None:

@@ -177,6 +177,27 @@ def test_replicas_that_become_too_few_are_said(broker: Broker) -> None:
     assert errors_of(asyncio.run(scenario())) == [NotEnoughReplicasAfterAppendError.errno]
 
 
+@pytest.mark.parametrize("topic", [PLACES[0].topic, None])
+def test_replicas_that_become_enough_by_another_rule_end_the_wait(
+    broker: Broker, topic: str | None
+) -> None:
+    async def scenario() -> Any:
+        log = broker.partitions[0].log
+        log.config = replace(log.config, min_insync_replicas=2)
+        task = await begun(broker.produce(PLACES[0]))
+        broker.partitions[0].isr_changed((1,), 1)
+        broker.partitions[0].fetched_by(2, 1, 0)
+        broker.replicas.rules_changed(topic)
+        assert broker.waiting == 1
+        log.config = replace(log.config, min_insync_replicas=1)
+        broker.replicas.rules_changed("another topic")
+        assert broker.waiting == 1
+        broker.replicas.rules_changed(topic)
+        return await task
+
+    assert errors_of(asyncio.run(scenario())) == [0]
+
+
 def test_leadership_that_goes_is_said(broker: Broker) -> None:
     async def scenario() -> Any:
         task = await begun(broker.produce(*PLACES))
