@@ -260,10 +260,12 @@ class ConsumerGroupCoordinator:
 
     def _subscribe(self, change: GroupChange, before: ConsumerMember, ask: HeartbeatAsk) -> bool:
         """What the member says of itself. Whether it subscribes to other topics now; these, and
-        topics that have changed, begin an epoch. An expression begins one when it is resolved."""
+        topics that have changed, begin an epoch. An expression begins one when it is resolved,
+        and at once if another one was: what that gave is for others."""
         wanted = self._described(before, ask)
         known = before.subscription
         regex_changed = wanted.regex != known.regex
+        had = change.group.topics_of(before)
         if regex_changed and wanted.regex and not change.group.regex_is_used(wanted.regex):
             check_regex(wanted.regex)
         change.set_subscription(before.member_id, wanted)
@@ -271,7 +273,8 @@ class ConsumerGroupCoordinator:
             change.drop_unused_regex(known.regex)
         is_resolved = not wanted.regex or wanted.regex in change.group.regexes
         names_changed = wanted.topics != known.topics
-        if names_changed or (regex_changed and is_resolved):
+        has = change.group.topics_of(change.group.members[before.member_id])
+        if names_changed or (regex_changed and (is_resolved or not had <= has)):
             change.bump(self._topics)
         elif change.group.seen_version != self._topics.version:
             change.bump_if_topics_changed(self._topics)

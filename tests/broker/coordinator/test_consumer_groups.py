@@ -399,6 +399,25 @@ def test_an_expression_that_is_resolved_too_late_is_dropped(
     coordinated.finish_aside()
 
 
+def test_what_an_expression_that_changed_gave_goes_to_others(
+    coordinated: ConsumerCoordinated,
+) -> None:
+    """Also where nothing matches the new one, so that its being resolved changes nothing."""
+    a = Member(coordinated, "a", topics=("t",))
+    b = Member(coordinated, "b", topics=None, regex="t")
+    a.join()
+    b.join()
+    coordinated.finish_aside()
+    settle(a, b)
+    assert len(b.numbers) == 2
+    coordinated.time.advance(11)
+    b.beat(regex="nothing")
+    settle(a, b)
+    coordinated.finish_aside()
+    settle(a, b)
+    assert (a.numbers, b.numbers) == ([0, 1, 2, 3], [])
+
+
 @pytest.mark.parametrize(
     "regex",
     ["(", r"(a)\1", "a(?=b)", "(((a{100}){100}){100})", "a" * 5000, "(?:" * 2000, "[[:x:]]"],
