@@ -108,6 +108,8 @@ class BrokerTarget:
                 "log.dirs": str(self.directory),
                 "listeners": "PLAINTEXT://127.0.0.1:0",
                 "log.segment.bytes": str(1 << 20),
+                # Records of tests are years old, and a long run lasts until retention looks.
+                "log.retention.ms": "-1",
             }
         )
         # Ten thousand partitions for one request are allowed, but take their time to make.
