@@ -710,7 +710,8 @@ class Log:
                 self._check_not_failed()
                 end_offset, truncations = self._next_offset, self._truncations
                 start_offset = self._recovery_point
-                segments = self._segments.from_floor(start_offset)
+                # One that ends there was sealed since it was synced.
+                segments = self._segments.from_floor(start_offset - 1)
             if end_offset > start_offset:
                 began_s = time.perf_counter()
                 try:
@@ -901,7 +902,9 @@ class Log:
                 self._producers.take_snapshot(self._next_offset)
             except OSError as error:
                 raise self._storage_error("close", error) from error
-        self._recovery_point = min(self._recovery_point, self._segments.active.base_offset)
+        # What was sealed last is synced again, and what was sealed before, if nothing came since.
+        sealed_offset = max(0, self._segments.active.base_offset - 1)
+        self._recovery_point = min(self._recovery_point, sealed_offset)
         self.flush()
         for segment in self._swap.outgoing:
             segment.remove_files()

@@ -300,10 +300,10 @@ class LogLoader:
                 continue
             segment = LogSegment.open(self._directory, int(stem), self._config, self._files)
             self._segments.add(segment)
+        segments = self._segments.snapshot()
         suspects = () if self._known.was_clean else self._segments.from_floor(recovery_point)
-        for segment in self._segments.snapshot():
-            if segment in suspects:
-                continue
+        trusted = segments[: len(segments) - len(suspects)]
+        for segment in trusted:
             segment.transaction_index.load()
             if not segment.transaction_index.sanity_check():
                 self._restart_transaction_index(segment)
@@ -312,6 +312,8 @@ class LogLoader:
                     "index.rebuilt dir=%s base_offset=%d", self._directory, segment.base_offset
                 )
                 self._rebuild_index(segment)
+        if trusted and suspects and suspects[0].base_offset == recovery_point:
+            trusted[-1].seal_again()  # it was synced up to its end, and sealed afterwards
 
     def _restart_transaction_index(self, segment: LogSegment) -> None:
         """Empties it; with it all that follow are gone through: markers are read in order."""

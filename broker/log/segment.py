@@ -206,6 +206,12 @@ class LogSegment:
         self.offset_index.seal()
         self.time_index.seal()
 
+    def seal_again(self) -> None:
+        """Of an opened segment: a power loss may have taken how its time index was closed."""
+        self.unseal()
+        self._restore_max_timestamp()
+        self.seal()
+
     def unseal(self) -> None:
         """Makes an opened segment the one that is appended to."""
         self.offset_index.unseal()

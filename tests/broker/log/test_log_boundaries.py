@@ -121,6 +121,26 @@ def test_what_was_truncated_stays_away_after_a_power_loss(
     assert list(contents(again)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("then", ["nothing", "append", "append, flush", "close", "append, close"])
+def test_a_power_loss_takes_no_time_of_a_segment_that_was_synced_before_it_was_sealed(
+    open_log: Callable[..., Log], files: MemoryFiles, then: str
+) -> None:
+    log = open_log()
+    log.append(batch(), 0)
+    log.flush()
+    log.roll()
+    files.sync_directory(log.directory)
+    if "append" in then:
+        log.append(batch(timestamp_ms=NOW_MS + 1), 0)
+    if "flush" in then:
+        log.flush()
+    if "close" in then:
+        log.close()
+    known = {"was_clean": "close" in then, "recovery_point": log.recovery_point}
+    again = open_log(files=files.crash(power_loss=True), **known)
+    assert again.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+
+
 def test_a_flush_takes_what_is_known_of_producers_to_disk(
     open_log: Callable[..., Log], files: MemoryFiles
 ) -> None:
