@@ -59,6 +59,11 @@ class Writer:
         created.result(WAIT_S)
         return name
 
+    def delete(self, topic: str) -> None:
+        """Else thousands of examples need more open files than a process may have."""
+        (deleted,) = self._admin.delete_topics([topic]).values()
+        deleted.result(WAIT_S)
+
     def write(
         self, topic: str, partition: int, records: list[tuple[str, int]], commits: bool | None
     ) -> None:
@@ -116,14 +121,13 @@ def test_no_record_of_the_time_is_lost(
     nth: int,
     beside_ms: int,
 ) -> None:
-    configs = {"segment.ms": "1", "index.interval.bytes": "100"}
+    configs = {"segment.ms": "1", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}
     if appends_time:
         configs["message.timestamp.type"] = "LogAppendTime"
     if compacts:
         configs |= {
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0",
-            "file.delete.delay.ms": "0",
         }
     topic = writer.topic(**configs)
     now_ms = int(time.time() * 1000)
@@ -150,6 +154,7 @@ def test_no_record_of_the_time_is_lost(
         assert all(time_ms >= since_ms for _, _, time_ms in firsts)
     counted_back = rows_of(**read, startingOffsets="-10 minutes")
     check(counted_back, before, int(time.time() * 1000) - 10 * MINUTE_MS, rows_of(**read))
+    writer.delete(topic)
 
 
 def check(found: Any, before: Any, since_ms: int, after: Any) -> None:
