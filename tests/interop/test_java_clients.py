@@ -156,4 +156,6 @@ def test_a_verifiable_producer_through_a_stop(bootstrap: str, topic: str) -> Non
         rest = events(producer.stdout.read())
         assert producer.wait(TIMEOUT_S) in (0, 128 + signal.SIGTERM)
     (told,) = [each for each in rest if each["name"] == "tool_data"]
-    assert told["acked"] == told["sent"] == ends(bootstrap, topic)
+    assert told["acked"] == ends(bootstrap, topic)
+    # What the tool was about to send as it was told to stop it counts as sent.
+    assert told["sent"] - told["acked"] in (0, 1)
