@@ -330,6 +330,7 @@ class LogLoader:
         except (CorruptRecordError, ValueError) as error:
             _log.warning("index.incomplete dir=%s reason=%r", self._directory, reason_of(error))
         segment.seal()
+        segment.sync()  # no flush does: it lies below the recovery point
 
     def _end_of_clean_log(self) -> int | None:
         """The log end offset after a clean stop; None when the tail must be looked at."""

@@ -141,6 +141,22 @@ def test_a_power_loss_takes_no_time_of_a_segment_that_was_synced_before_it_was_s
     assert again.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
 
 
+def test_a_power_loss_takes_no_time_of_an_index_that_was_made_anew(
+    open_log: Callable[..., Log], files: MemoryFiles
+) -> None:
+    log = open_log()
+    log.append(batch(), 0)
+    log.roll()
+    log.append(batch(timestamp_ms=NOW_MS + 1), 0)
+    log.close()
+    files.remove(log.directory / f"{0:020}.timeindex")
+    known = {"was_clean": True, "recovery_point": log.recovery_point}
+    rebuilt = open_log(**known)
+    files.sync_directory(log.directory)
+    again = open_log(files=files.crash(power_loss=True), recovery_point=rebuilt.recovery_point)
+    assert again.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+
+
 def test_a_flush_takes_what_is_known_of_producers_to_disk(
     open_log: Callable[..., Log], files: MemoryFiles
 ) -> None:
