@@ -265,16 +265,19 @@ class ConsumerGroupCoordinator:
         wanted = self._described(before, ask)
         known = before.subscription
         regex_changed = wanted.regex != known.regex
-        had = change.group.topics_of(before)
+        had = change.group.topics_of(before) if regex_changed else frozenset()
         if regex_changed and wanted.regex and not change.group.regex_is_used(wanted.regex):
             check_regex(wanted.regex)
         change.set_subscription(before.member_id, wanted)
         if regex_changed:
             change.drop_unused_regex(known.regex)
-        is_resolved = not wanted.regex or wanted.regex in change.group.regexes
         names_changed = wanted.topics != known.topics
-        has = change.group.topics_of(change.group.members[before.member_id])
-        if names_changed or (regex_changed and (is_resolved or not had <= has)):
+        begins = names_changed
+        if regex_changed:
+            has = change.group.topics_of(change.group.members[before.member_id])
+            is_resolved = not wanted.regex or wanted.regex in change.group.regexes
+            begins |= is_resolved or not had <= has
+        if begins:
             change.bump(self._topics)
         elif change.group.seen_version != self._topics.version:
             change.bump_if_topics_changed(self._topics)
