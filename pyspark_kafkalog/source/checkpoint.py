@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 from uuid import UUID
 
@@ -43,6 +43,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)", re.DOTALL)
 _HEAD_LINES = 2
 _NAMED_SOURCES = "v2"
 _DIGEST_BYTES = 16
+
+_Sources: TypeAlias = Mapping[str, Any]
 
 _resting: dict[str, float] = {}
 """File systems that could not be reached, and until when they are left alone: the process that
@@ -228,24 +230,28 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     _check_whole(f"{root}/offsets/{batch}", content, _numbers(before))
     state = files.get_file_info(f"{root}/state")
     has_state = state.type is not pyarrow.fs.FileType.NotFound
-    logs = [identity_in(source) for source in _sources(content) if _are_of_topics(source)]
+    sources, known = _by_name(content), _by_name(before)
+    logs = [identity_in(source) for source in sources.values() if _are_of_topics(source)]
     ids = {topic: one for each in logs for topic, one in each.topic_ids.items()}
     begins = {where: begin for each in logs for where, begin in each.begins.items()}
     starts = tuple(
         None if start is None else {each: begins.get(each, at) for each, at in start.items()}
-        for start in (_starts(files, root, batch, before, content) if batch else ())
+        for start in (_starts(files, root, batch, known, sources) if batch else ())
     )
-    jumps = _jumps(files, root, batch, before, content, starts) if batch else {}
-    places = _place_of(before), _place_of(content)
-    return BatchPlan(content, *places, starts, _ends(content), ids, has_state, jumps)
+    jumps = _jumps(files, root, batch, known, sources, starts) if batch else {}
+    places = _place_of(before, known), _place_of(content, sources)
+    # In order, that of their names where they have some.
+    ends = tuple(
+        from_json(source) if _are_of_topics(source) else None for source in sources.values()
+    )
+    return BatchPlan(content, *places, starts, ends, ids, has_state, jumps)
 
 
 def _starts(
-    files: pyarrow.fs.FileSystem, root: str, batch: int, before: bytes, content: bytes
+    files: pyarrow.fs.FileSystem, root: str, batch: int, known: _Sources, sources: _Sources
 ) -> Iterator[Offsets | None]:
-    """Where each source begins."""
-    sources, known = _by_name(content), _by_name(before)
-    older: Mapping[str, Any] = {}
+    """Where each of the sources begins; `known` are those of the micro-batch before."""
+    older: _Sources = {}
     if any(known.get(name) is None and _are_of_topics(sources[name]) for name in sources):
         with suppress(FileNotFoundError):
             older = _by_name(_read(files, f"{root}/offsets/{batch - 2}"))
@@ -269,12 +275,11 @@ def _jumps(
     files: pyarrow.fs.FileSystem,
     root: str,
     batch: int,
-    before: bytes,
-    content: bytes,
+    known: _Sources,
+    sources: _Sources,
     starts: Sequence[Offsets | None],
 ) -> dict[TopicPartition, tuple[int, int]]:
     """See BatchPlan. Reads all files of the checkpoint where a source is new."""
-    sources, known = _by_name(content), _by_name(before)
     kept = {name for name in sources if known.get(name) is not None}
     new: Offsets = {}
     now = LogIdentity()
@@ -317,18 +322,11 @@ def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes:
         return bytes(stream.read())
 
 
-def _ends(content: bytes) -> tuple[Offsets | None, ...]:
-    """Where each source ends, in order, that of their names where they have some."""
-    return tuple(
-        from_json(source) if _are_of_topics(source) else None for source in _sources(content)
-    )
-
-
-def _place_of(content: bytes) -> str:
+def _place_of(content: bytes, sources: _Sources) -> str:
     """A digest of where all sources end, without notes and times; empty of no micro-batch."""
     places = [
         to_json(from_json(source)) if _are_of_topics(source) else source
-        for source in _sources(content)
+        for source in sources.values()
     ]
     return _digest(json.dumps(places, sort_keys=True).encode()) if content else ""
 
@@ -344,13 +342,9 @@ def _numbers(content: bytes) -> set[str]:
     return {name for name in names if name.isdecimal()}
 
 
-def _sources(content: bytes) -> list[Any]:
-    """The offsets of each source as they are written; None of what is no JSON."""
-    return list(_by_name(content).values())
-
-
-def _by_name(content: bytes) -> dict[str, Any]:
-    """The same of each name, or number."""
+def _by_name(content: bytes) -> _Sources:
+    """The offsets of each source as they are written, by its name or number; None of what is no
+    JSON."""
     version, sources = _lines(content)
     if version == _NAMED_SOURCES:
         parts = [line.partition(":") for line in sorted(sources)]
