@@ -155,6 +155,8 @@ class Values:
         if self.upsert is None or not isinstance(self.decoder, DebeziumRows):
             return decoded
         *fields, deleted = decoded.column.flatten()
+        if not pc.any(deleted).as_py():
+            return decoded
         kept = pc.if_else(
             pc.fill_null(deleted, False), pa.scalar(None, pa.int64()), pa.array(range(len(deleted)))
         )
