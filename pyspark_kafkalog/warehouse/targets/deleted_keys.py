@@ -33,6 +33,7 @@ from pyspark_kafkalog.warehouse.targets.record_places import rows_at
 from pyspark_kafkalog.warehouse.targets.staging import new_load_id
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
+from pyspark_kafkalog.warehouse.targets.upserted import Upserted
 
 SCHEMA = pa.schema(
     {
@@ -116,9 +117,9 @@ class DeletedKeys:
             [newest.rename_columns(SCHEMA.names), table.filter(pc.invert(counts))]
         )
 
-    def check_there(self) -> None:
+    def check_there(self, recorded: Upserted | None) -> None:
         """Raises TargetError for a table from which keys were deleted, and that has none now."""
-        if not self.names():
+        if recorded is not None and recorded.has_deleted and not self.names():
             raise TargetError(
                 f"keys were deleted from the table, and {self._place.path_of(self._directory)}, "
                 "which says which, is not there: an older record would bring one back. Nothing was "

@@ -68,9 +68,8 @@ def check_mode(
 
 def deleted_keys(table: DeltaTable, place: TablePlace, passed: Offsets) -> DeletedKeys:
     """Raises TargetError where they are lost."""
-    found, recorded = DeletedKeys(place, passed), upserted(table)
-    if recorded is not None and recorded.has_deleted:
-        found.check_there()
+    found = DeletedKeys(place, passed)
+    found.check_there(upserted(table))
     return found
 
 

@@ -77,9 +77,8 @@ def deleted_keys(table: Table, passed: Offsets) -> DeletedKeys:
 
 def known_deleted_keys(table: Table, passed: Offsets) -> DeletedKeys:
     """Raises TargetError where they are lost."""
-    found, recorded = deleted_keys(table, passed), upserted(table)
-    if recorded is not None and recorded.has_deleted:
-        found.check_there()
+    found = deleted_keys(table, passed)
+    found.check_there(upserted(table))
     return found
 
 
