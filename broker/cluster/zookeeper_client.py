@@ -8,6 +8,8 @@ Owns: kazoo's options, TLS, SASL, and the places where its inside is touched:
   which may be waiting for `gate`; so it is never filled, also not by what lost connections left;
 - the timeout that the server granted, when it was asked for, and when it last answered, which kazoo
   keeps to itself; and that a server is left which does not;
+- whoever uses this asks often enough for the session to live: kazoo's pings, which fall between,
+  would have ZooKeeper take a killed broker for alive for longer;
 - an answer to another request than the oldest that waits costs the connection, as in ZooKeeper's
   own client, and not the session: kazoo would end. A server that a session comes back to may still
   owe it answers of the connection before;
@@ -98,6 +100,8 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         self._connection._invoke = self._invoke_and_note
         self._read_response = self._connection._read_response
         self._connection._read_response = self._read_expected
+        self._ping = self._connection._send_ping
+        self._connection._send_ping = self._ping_at_the_end
         self.add_listener(changed)
 
     @property
@@ -157,6 +161,12 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         if header.xid != expected:
             raise ConnectionDropped(f"an answer to request {header.xid}, not to {expected}")
         return self._read_response(header, buffer, offset)
+
+    def _ping_at_the_end(self, timeout: float) -> None:
+        """So that a server which does not answer that the session is closed is waited for no longer
+        than kazoo waits for one."""
+        if self._stopped.is_set():
+            self._ping(timeout)
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_s = time.monotonic()

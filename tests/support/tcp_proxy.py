@@ -34,7 +34,7 @@ class TcpProxy:
 
     def lose(self, requests: bool = False, answers: bool = False) -> None:
         """From now on, without a word; new connections are not answered either. What has lost a
-        byte passes none after it, whatever is said later: TCP does not skip."""
+        byte passes none after it, nor its end, whatever is said later: TCP does not skip."""
         self._loses_requests, self._loses_answers = requests, answers
 
     def cut(self) -> None:
@@ -91,7 +91,8 @@ class TcpProxy:
                     time.sleep(max(self.delay_s, delay_s()))
                     receiver.sendall(data)
                 data = sender.recv(65536)
-        _shut([receiver])
+        if not has_lost and not is_lost():
+            _shut([receiver])
         self._close(sender)
 
     def _close(self, one: socket.socket) -> None:

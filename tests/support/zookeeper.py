@@ -143,15 +143,16 @@ class ZooKeeperServer:
     @property
     def mode(self) -> str:
         """standalone, leader or follower; nothing while it does not serve."""
-        with (
-            suppress(OSError),
-            # One that is asked before it is ready may never answer.
-            socket.create_connection(("127.0.0.1", self.port), 1) as connection,
-        ):
-            connection.sendall(b"srvr")
-            text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-            return text.partition("Mode: ")[2].partition("\n")[0]
+        with suppress(OSError):
+            return self.ask("srvr").partition("Mode: ")[2].partition("\n")[0]
         return ""
+
+    def ask(self, word: str) -> str:
+        """The answer to a word of four letters."""
+        # One that is asked before it is ready may never answer.
+        with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
 
     def stop(self) -> None:
         self._end(b"TERM")

@@ -321,6 +321,23 @@ def test_a_silent_network_ends_the_session_here_before_it_ends_there(
     assert events.wait(CONNECTED, 2).is_new
 
 
+def test_of_an_idle_session_the_server_hears_each_third_of_its_timeout(
+    zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
+    """Not oftener: it ends, when the broker is killed, the later for it."""
+    timeout_s = 1.5
+    store, _ = open_store(zookeeper.address, session_ms=int(timeout_s * 1000))
+    session = f"sid={store._session.session_id:#x},"
+
+    def requests() -> int:
+        (line,) = [line for line in zookeeper.ask("cons").splitlines() if session in line]
+        return int(line.partition("recved=")[2].partition(",")[0])
+
+    before, began_s = requests(), time.monotonic()
+    wait_until(lambda: requests() >= before + 6, "six requests of the session's own")
+    assert time.monotonic() - began_s > 5 * timeout_s / 3 - 0.1
+
+
 def test_a_session_lives_as_long_as_the_server_granted(
     zookeeper: ZooKeeperServer, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
 ) -> None:
@@ -673,6 +690,18 @@ def test_nothing_of_a_closed_store_is_left(
     store.watch("/", lambda: None)
     store.close()
     wait_until(lambda: set(threading.enumerate()) <= before, threading.enumerate)
+
+
+def test_a_store_is_closed_in_bounded_time_where_nobody_answers(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]]
+) -> None:
+    store, _ = open_store(proxy.address, session_ms=1500)
+    store.commit([Create("/a")])
+    proxy.lose(requests=True, answers=True)
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    closing.join(EVENT_S)
+    assert not closing.is_alive()
 
 
 def test_sessions_end_one_after_the_other(
