@@ -5,6 +5,7 @@ Called by: the event loop's thread only; never blocks.
 
 import logging
 import uuid
+from collections.abc import Collection
 from typing import Final
 
 from kafka.structs import TopicPartition
@@ -93,6 +94,12 @@ class MetadataCache:
             self._put(name, request.topic_ids[name], partitions)
         self.version += bool(changed)
         return sorted(changed.keys() - self._topics.keys())
+
+    def forget(self, names: Collection[str]) -> None:
+        """These topics are gone, and no controller has said so to this broker."""
+        for name in names:
+            self._remove(name)
+        self.version += bool(names)
 
     def _put(self, name: str, topic_id: uuid.UUID, changed: dict[int, PartitionMetadata]) -> None:
         known = self._topics.get(name)

@@ -45,6 +45,11 @@ class OtherLogs:
             and self._logs.topic_id(place) not in (None, there.topic_id)
         }
 
+    def deleted(self, names: Collection[str]) -> set[str]:
+        """Which of these topics are there no more, or on their way out."""
+        there = {*self._records.topic_names()} - {*self._records.deleted_topics()}
+        return {*names} - there
+
     def set_aside(self, place: TopicPartition) -> None:
         """After it is served no more. Raises KafkaStorageError, too."""
         self._logs.set_aside(place)

@@ -90,6 +90,8 @@ class StateChanges:
         self._has_session = False
         self._told_epoch = _NOT_TOLD
         """As which this broker was told last what it leads."""
+        self._informed_epoch = _NOT_TOLD
+        """As which it was told last what topics there are."""
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
@@ -333,7 +335,12 @@ class StateChanges:
         return failures
 
     async def _update_metadata(self, request: UpdateMetadata) -> Failures:
+        deleted = await self._deleted_meanwhile(request)
         await self._stop_serving(self._kept_by_others(request))
+        self._metadata.forget(deleted)
+        self._informed_epoch = request.stamp.broker_epoch
+        for name in deleted:
+            self._coordinators.topic_deleted(name)
         for name in self._metadata.update(request):
             self._coordinators.topic_deleted(name)
             topic_partitions = (each for each in request.partitions if each.topic == name)
@@ -346,6 +353,17 @@ class StateChanges:
             self._coordinators.lead(topic_partition, leader_epoch)
         self.has_heard.set()
         return {}
+
+    async def _deleted_meanwhile(self, request: UpdateMetadata) -> set[str]:
+        """While a broker had no session, nobody told it of topics that were deleted; nor does
+        anybody tell it afterwards, who names those that there are."""
+        if self._informed_epoch == request.stamp.broker_epoch:
+            return set()
+        named = {place.topic for place in request.partitions}
+        others = {topic.name for topic in self._metadata.topics()} - named
+        if not others:
+            return set()
+        return await self._run_blocking(partial(self._other_logs.deleted, others))
 
     def _kept_by_others(self, request: UpdateMetadata) -> list[TopicPartition]:
         """What has moved away while this broker was not there to be stopped. Of a broker that keeps

@@ -227,6 +227,42 @@ def test_a_topic_is_deleted_though_a_broker_is_away(cluster: Cluster) -> None:
     wait_until(lambda: not any(map(Path.exists, folders)), "its logs are gone, too", pause_s=0.1)
 
 
+@pytest.mark.slow
+def test_a_topic_is_gone_for_a_broker_that_had_no_session_when_it_was_deleted(
+    tmp_path: Path,
+) -> None:
+    """It keeps nothing of it, and so is not waited for."""
+    away = 3
+    with Cluster(tmp_path, links=True) as cluster:
+        cluster.admin.create_topics({"t": {"assignments": {0: [1, 2]}}})
+        wait_until(lambda: told_by(cluster, away) in (1, 2), "it is known")
+        cluster.ways[away].lose(requests=True, answers=True)
+        wait_until(lambda: brokers_of(cluster, 1) == {1, 2}, "it is gone", pause_s=0.05)
+        cluster.delete_topic("t")
+        wait_until(lambda: is_gone_for(cluster, 1), "the topic is gone", pause_s=0.05)
+        assert not is_gone_for(cluster, away)
+        cluster.ways[away].lose()
+        cluster.ways[away].cut_lossy()
+        wait_until(lambda: brokers_of(cluster, 1) == {1, 2, 3}, "it is back", pause_s=0.05)
+        wait_until(lambda: is_gone_for(cluster, away), "it has heard", pause_s=0.05)
+
+
+def brokers_of(cluster: Cluster, node_id: int) -> set[int]:
+    """Those that are there, as that broker says."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        told = client.call(MetadataRequest(topics=[]), MetadataResponse, 12)
+        return {each.node_id for each in told.brokers}
+
+
+def is_gone_for(cluster: Cluster, node_id: int) -> bool:
+    """The topic, as that broker says."""
+    broker = cluster.brokers[node_id]
+    with RawClient(broker.host, broker.port) as client:
+        code = client.metadata_of("t").error_code
+    return bool(code == UnknownTopicOrPartitionError.errno)
+
+
 def is_there(cluster: Cluster, topic: str) -> bool:
     return topic in cluster.ask(KafkaAdminClient.list_topics)
 

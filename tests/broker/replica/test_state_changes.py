@@ -27,7 +27,7 @@ from broker.cluster.config_records import ConfigRecords
 from broker.cluster.control import LeaderAndIsr, Stamp, StoppedReplica, StopReplica, UpdateMetadata
 from broker.cluster.entity_configs import EntityConfigs
 from broker.cluster.local_store import LocalStore
-from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, new_topic
+from broker.cluster.metadata import CONSUMER_OFFSETS, BrokerNode, TopicMetadata, new_topic
 from broker.cluster.records import MetadataRecords, TopicMade
 from broker.cluster.store import StoreConnectionError
 from broker.config.broker import BrokerConfig
@@ -438,6 +438,36 @@ def test_what_has_moved_while_a_broker_was_away_is_not_its_own_any_more(broker: 
         assert broker.replicas.partition(PLACES[0]).is_led
         assert (broker.replicas.kept(PLACES[1]) is None) == (place == PLACES[0])
         assert set(broker.logs.all_logs()) == set(PLACES)
+
+
+def test_what_was_deleted_while_a_broker_had_no_session_is_gone_for_its_clients(
+    broker: Broker,
+) -> None:
+    """Nobody has said so to it, nor does afterwards. What is left out and there is not gone."""
+    left_out, going, gone = others = [new_topic(name, 1, 1) for name in ("u", "v", "w")]
+    for topic in others:
+        broker.records.create_topic(topic, {})
+    broker.obey(told_of(1, TOPIC, *others))
+    broker.session_lost()
+    broker.records.forget_topic(gone)
+    broker.records.mark_deleted(going.name)
+    broker.obey(told_of(1, TOPIC))  # by a controller that does not know yet
+    assert broker.metadata.topics() == [TOPIC, *others]
+    broker.registered(2)
+    broker.obey(told_of(2))
+    assert broker.metadata.topics() == [TOPIC, left_out]
+    assert broker.metadata.topic_by_id(gone.topic_id) is None
+    assert sorted(broker.coordinators.deleted) == [going.name, gone.name]
+
+
+def told_of(broker_epoch: int, *topics: TopicMetadata) -> UpdateMetadata:
+    partitions = {
+        place: state
+        for topic in topics
+        for place, state in zip(topic.topic_partitions(), topic.partitions, strict=True)
+    }
+    ids = {topic.name: topic.topic_id for topic in topics}
+    return UpdateMetadata(Stamp(1, 5, broker_epoch), [ME], partitions, ids)
 
 
 def test_what_the_store_does_not_answer_leaves_everything_as_it_is(
