@@ -10,6 +10,8 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 
 from kafka.errors import BrokerResponseError
 
@@ -28,22 +30,30 @@ Configs = Mapping[str, str]
 def load_dynamic(config: BrokerConfig, records: ConfigRecords) -> BrokerConfig:
     """`config`, of the file alone, with what was set before the last stop. Blocks."""
     own, default = (
-        usable(config, entity, records.read_or_nothing(znodes.BROKER_ENTITIES, entity).values)
+        records.read_or_nothing(znodes.BROKER_ENTITIES, entity).values
         for entity in (str(config.broker_id), znodes.BROKER_DEFAULT)
     )
-    return with_dynamic(config, own, default)
+    return with_dynamic(config, *usable(config, own, default))
 
 
-def usable(config: BrokerConfig, entity: str, stored: Configs) -> Configs:
-    """Of what is stored, that which can be set on `config`, of the file alone: the rest is left out
-    and logged. Others may have written it, or it could be set when it was."""
-    kept = {}
-    for name, text in stored.items():
+def usable(config: BrokerConfig, own: Configs, default: Configs) -> tuple[Configs, Configs]:
+    """Of what is stored for this broker and for all, that which can be set on `config`, of the file
+    alone: the rest is left out and logged. Others may have written it, or it could be set when it
+    was. What is set for all counts where it does not contradict what is this broker's own."""
+    own = _fitting(str(config.broker_id), own, lambda kept: with_dynamic(config, kept, {}))
+    fit = partial(with_dynamic, config, own)
+    return own, _fitting(znodes.BROKER_DEFAULT, default, fit)
+
+
+def _fitting(entity: str, stored: Configs, fit: Callable[[Configs], BrokerConfig]) -> Configs:
+    """`fit` raises BrokerResponseError for what does not."""
+    with suppress(BrokerResponseError):
+        fit(stored)
+        return stored
+    kept: dict[str, str] = {}
+    for name, text in sorted(stored.items()):
         try:
-            if entity == znodes.BROKER_DEFAULT:
-                with_dynamic(config, {}, {name: text})
-            else:
-                with_dynamic(config, {name: text}, {})
+            fit({**kept, name: text})
         except BrokerResponseError as error:
             _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
         else:
@@ -92,14 +102,13 @@ class ConfigManager:
     async def reload(self, name: str) -> None:
         """Another broker has set something on this one (`name`: its id), or on all. Raises
         MetadataStoreError."""
-        for all_brokers in (True, False):
-            if name == self._entity(all_brokers):
-                await self._reload(all_brokers)
+        if name in (self._entity(all_brokers=True), self._entity(all_brokers=False)):
+            await self.reload_all()
 
     async def reload_all(self) -> None:
         """Others may have set anything. Raises MetadataStoreError."""
-        await self._reload(all_brokers=True)
-        await self._reload(all_brokers=False)
+        async with self._changing:
+            await self._look()
 
     async def drain(self) -> None:
         """Waits for the changes under way."""
@@ -117,33 +126,41 @@ class ConfigManager:
             return configs
 
         async with self._changing:
-            configs = await self._run_blocking(
+            await self._run_blocking(
                 lambda: self._records.change(znodes.BROKER_ENTITIES, entity, checked)
             )
-            await self._take(self._with(configs, all_brokers), entity, configs)
+            await self._look()
 
-    async def _reload(self, all_brokers: bool) -> None:
-        entity = self._entity(all_brokers)
-        async with self._changing:
-            try:
-                stored = await self._run_blocking(
-                    lambda: self._records.read(znodes.BROKER_ENTITIES, entity)
-                )
-                configs = usable(self._static, entity, stored.values)
-                config = self._with(configs, all_brokers)
-            except (ValueError, BrokerResponseError) as error:
-                _log.error("config.ignored entity=%s reason=%r", entity, str(error))
-                return
-            current = self.current.dynamic_default if all_brokers else self.current.dynamic
-            if configs != current:
-                await self._take(config, entity, configs)
-
-    async def _take(self, config: BrokerConfig, entity: str, configs: Configs) -> None:
+    async def _look(self) -> None:
+        """Both: what was set on the one may have been in the way of the other."""
+        own, default = await self._run_blocking(
+            lambda: (self._stored(all_brokers=False), self._stored(all_brokers=True))
+        )
+        own, default = usable(self._static, own, default)
+        before = self.current
+        if (own, default) == (before.dynamic, before.dynamic_default):
+            return
+        config = with_dynamic(self._static, own, default)
         await self._run_blocking(lambda: self._apply(config))
         self.current = config
         self._on_change(config)
-        warn_of_no_effect(entity, configs)
-        _log.info("broker.configured entity=%s names=%r", entity, sorted(configs))
+        for all_brokers, configs, known in (
+            (False, own, before.dynamic),
+            (True, default, before.dynamic_default),
+        ):
+            if configs != known:
+                entity = self._entity(all_brokers)
+                warn_of_no_effect(entity, configs)
+                _log.info("broker.configured entity=%s names=%r", entity, sorted(configs))
+
+    def _stored(self, all_brokers: bool) -> Configs:
+        """What is nonsense changes nothing. Blocks; raises MetadataStoreError."""
+        entity = self._entity(all_brokers)
+        try:
+            return self._records.read(znodes.BROKER_ENTITIES, entity).values
+        except ValueError as error:
+            _log.error("config.ignored entity=%s reason=%r", entity, str(error))
+            return self.current.dynamic_default if all_brokers else self.current.dynamic
 
     def _with(self, configs: Configs, all_brokers: bool) -> BrokerConfig:
         if all_brokers:

@@ -106,6 +106,54 @@ def test_a_default_of_all_brokers_counts_on_all_and_a_brokers_own_on_it_alone(
     wait_codes(cluster, "d", 0)
 
 
+def test_a_default_that_a_topic_contradicts_counts_for_all_others(cluster: Cluster) -> None:
+    """The topic goes on without what is its own, as it does after a restart of the brokers."""
+    cluster.create_topic("i", 1, configs={"min.compaction.lag.ms": "100000"})
+    cluster.wait_in_sync("i")
+    with defaults(cluster, LARGEST_LAG, KEPT):
+        for node_id in BROKERS:
+            for name, text in (LARGEST_LAG, KEPT):
+                wait_value(cluster, node_id, name, text)
+        cluster.ask(lambda admin: admin.create_partitions({"i": 4}))
+        cluster.wait_in_sync("i")
+
+
+LARGEST_LAG = "log.cleaner.max.compaction.lag.ms", "50000"
+LEAST_LAG = "log.cleaner.min.compaction.lag.ms", "100000"
+KEPT = "log.retention.ms", "99000000"
+
+
+@contextmanager
+def defaults(cluster: Cluster, *properties: tuple[str, str]) -> Iterator[None]:
+    """Set on all brokers, one after the other."""
+    for name, text in properties:
+        alter(cluster, 1, BROKER, "", [(name, SET, text)])
+    yield
+    alter(cluster, 1, BROKER, "", [(name, DELETE, None) for name, _ in properties])
+
+
+def wait_value(cluster: Cluster, node_id: int, name: str, text: str) -> None:
+    wait_until(
+        lambda: values(cluster, node_id, BROKER, str(node_id))[name] == text,
+        f"{name}={text} counts on {node_id}",
+    )
+
+
+@pytest.mark.slow
+def test_a_default_that_a_brokers_own_contradicts_counts_on_the_others(cluster: Cluster) -> None:
+    """That broker hears of all else, and is started again."""
+    alter(cluster, 2, BROKER, "2", [(LEAST_LAG[0], SET, LEAST_LAG[1])])
+    with defaults(cluster, LARGEST_LAG, KEPT):
+        wait_value(cluster, 1, *LARGEST_LAG)
+        wait_value(cluster, 2, *KEPT)
+        cluster.stop(2)
+        cluster.start(2)
+        wait_value(cluster, 2, *KEPT)
+        wait_value(cluster, 2, *LEAST_LAG)
+        alter(cluster, 2, BROKER, "2", [(LEAST_LAG[0], DELETE, None)])
+        wait_value(cluster, 2, *LARGEST_LAG)
+
+
 def test_what_others_write_is_followed_and_nonsense_is_left_alone(cluster: Cluster) -> None:
     spread(cluster, "f")
     path = "/config/topics/f"
