@@ -232,12 +232,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @PlainErrors()
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
-        """What lies between `start` and `end`: of each partition in one piece, or more if asked."""
+        """What lies between `start` and `end`: of each partition in one piece, or more if asked.
+
+        Spark asks once for each place that the source has in the query's plan, so that all is in
+        the two: a union of two filters of one DataFrame asks twice.
+        """
         starts, ends = from_json(start), from_json(end)
         before, planned = identity_in(start), self._believe(identity_in(end))
         others = before.others(planned)
         anew = self._read_anew | {each for each in starts if each.topic in others}
-        goes_on_at = self._goes_on_at
         self._read_anew, self._goes_on_at = set(), {}
         starts = {each: offset for each, offset in starts.items() if each not in anew}
         if self._initial is not None and not self._has_planned:
@@ -249,7 +252,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts = self._starts_of_sparks(starts, ends) if started is None else started
         else:
             self._check_gone(starts.keys() - ends.keys())
-        starts |= {each: at for each, at in goes_on_at.items() if each in starts}
+        starts |= {each: at for each, at in planned.begins.items() if each in starts}
         if not self._has_planned:
             # They may be another source's, whose rows go another way through the query.
             covered = {each for each in ends if self._options.subscription.covers(each)}

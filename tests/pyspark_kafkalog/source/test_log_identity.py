@@ -190,7 +190,9 @@ def test_who_may_lose_data_goes_on_where_the_log_was_cut_off(
     later = written(stream.latestOffset(end, ALL))
     assert "orders-0 lost records before offset 10" in caplog.text
     caplog.clear()
-    assert ranges(stream.partitions(end, later)) == [(6, grown)]
+    # A plan that has the source twice, as a union with itself, asks twice.
+    for _ in range(2):
+        assert ranges(stream.partitions(end, later)) == [(6, grown)]
     assert ranges(reader(failOnDataLoss="false").partitions(end, later)) == [(6, grown)]
     caplog.clear()
     cluster.logs["orders"] = [(0, grown + 2)]
