@@ -275,6 +275,38 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
 
 
 @pytest.mark.long
+def test_rows_that_a_join_held_back_are_refused_in_foreach_batch_too(
+    stream: Callable[..., DataFrame], parquet: Table, topics: Topics, servers: str, tmp_path: Path
+) -> None:
+    left, right = topics.create(), topics.create()
+    topics.append(left, [b"1", b"2"], key=b"k1")
+    topics.append(left, [b"3"], key=b"k2")
+    topics.append(right, [b""], key=b"k2")
+    joined = stream(left).join(
+        stream(right).select(F.col("key").alias("other")), F.expr("key = other")
+    )
+
+    def each(rows: DataFrame, batch: int) -> None:
+        writer = rows.write.format("kafkalog_load").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", servers)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.options(target=parquet.name, name="nightly", startingOffsets="earliest").save()
+
+    def run() -> None:
+        writer = joined.writeStream.foreachBatch(each).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(300)
+        if (failure := query.exception()) is not None:
+            raise failure
+
+    run()
+    topics.append(right, [b""], key=b"k1")
+    with pytest.raises(Exception, match="InvalidRowError: There are rows of offsets 0 to 1"):
+        run()
+    assert places(parquet) == Counter({(0, 2): 1})
+
+
+@pytest.mark.long
 def test_a_batch_that_was_committed_and_not_noted_is_not_committed_again(
     stream: Callable[..., DataFrame],
     run: Callable[..., Any],

@@ -22,9 +22,9 @@ epochs of its leaders (truncation.py), which were asked for after the source had
 read.
 
 What would break this is a row that comes in a later batch than a greater offset of its partition.
-micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed. Batch
-writes have no such order: whatever lies below the place of the name is left out, and that is
-logged.
+micro_batch.py finds such rows by the offsets in the checkpoint before anything is committed, also
+for a write in foreachBatch that is told the checkpoint. Other batch writes have no such order:
+whatever lies below the place of the name is left out, and that is logged.
 
 Spark makes writers to plan, to commit and to abort in processes of its own; only one that is
 pickled for tasks takes a stage, and only messages travel back. After a commit that failed Spark
@@ -153,7 +153,8 @@ _ANOTHER_NAME = (
     "give each query, and each flow of a pipeline, another name."
 )
 _QUERY_ID = "sql.streaming.queryId"
-"""What Spark calls it among the properties of a task."""
+_BATCH_ID = "streaming.sql.batchId"
+"""What Spark calls them among the properties of a task."""
 _MOST_MS_FOR_OTHERS = 5_000
 """For where logs begin of topics that a load does not know: it goes on without."""
 
@@ -247,9 +248,9 @@ class SinkPlan:
 class LoadedRows(WriterCommitMessage):
     """What one task reports: its files, and the places of its rows.
 
-    `seen` are those of all its rows, also of those that it left out, and `query_id` is that of the
-    query, where it is one's. With it goes the plan, which the commit needs in another process: with
-    the first task's all that brokers said, with the others' nothing of it.
+    `seen` are those of all its rows, also of those that it left out; `query_id` and `batch` are of
+    the query and the micro-batch, where it is one's. With it goes the plan, which the commit needs
+    in another process: with the first task's all that brokers said, with the others' nothing of it.
     """
 
     plan: SinkPlan
@@ -257,6 +258,7 @@ class LoadedRows(WriterCommitMessage):
     seen: Spans
     left_out_count: int
     query_id: str | None = None
+    batch: str | None = None
 
 
 class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
@@ -341,8 +343,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         if context.partitionId():
             # A cluster may have many topics, and each task reports.
             plan = replace(plan, topic_ids=NO_IDS, earliest={}, epochs=NO_EPOCHS)
-        query_id = context.getLocalProperty(_QUERY_ID)
-        return LoadedRows(plan, files, rows.seen, rows.left_out_count, query_id)
+        of_query = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        return LoadedRows(plan, files, rows.seen, rows.left_out_count, *of_query)
 
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], batch: int | None
@@ -360,6 +362,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         query = self._query(reports[0].query_id)
         try:
             self._refuse_passed_by_others(plan, seen, query)
+            if batch is None and reports[0].batch is not None:
+                self._refuse_held_back(int(reports[0].batch), seen)
             ranges, epochs = self._ranges(plan, seen, batch)
             # Asked before the read, so never the id of a topic that was created again since then.
             moved = {piece.topic for piece in ranges}
@@ -417,6 +421,16 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
                 "its read the startingOffsets of pyspark_kafkalog.loaded_offsets(target, name); or "
                 "the checkpointLocation of the other one."
             )
+
+    def _refuse_held_back(self, batch: int, seen: Spans) -> None:
+        """Raises InvalidRowError where a write in foreachBatch has rows that its query reads, but
+        not in this micro-batch. Those of other partitions it has read by itself."""
+        checkpoint = self._options.checkpoint_location
+        if checkpoint is None or self._options.unchecked_offsets:
+            return
+        reads = micro_batch(checkpoint, batch, is_needed=False)
+        if reads is not None:
+            reads.check({each: span for each, span in seen.items() if each in reads.untils})
 
     def _check_back(self, plan: SinkPlan, without_id: Set[str]) -> None:
         """Raises TopicRecreatedError for a topic that the load goes on without, and that is there

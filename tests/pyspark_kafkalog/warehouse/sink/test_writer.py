@@ -247,6 +247,35 @@ def test_a_query_does_not_take_for_its_own_what_another_one_of_the_name_has_pass
     assert table.rows() == Counter(b"nightly %d %d" % place for place in rows_there)
 
 
+def test_a_write_in_foreach_batch_has_rows_of_its_micro_batch_alone(
+    table: Table, task_context: dict[str, str], tmp_path: Path
+) -> None:
+    """What a join has held back lies below the place of the name, as do rows that are there."""
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch, end in enumerate((4, 6)):
+        (offsets / f"{batch}").write_text(f'v1\n{{}}\n{{"orders":{{"0":{end}}}}}')
+    task_context["sql.streaming.queryId"] = "a"
+    told = {
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        "startingOffsets": "earliest",
+        "uncheckedOffsets": "false",
+    }
+
+    def each(batch: int, places: list[tuple[int, int]]) -> None:
+        task_context["streaming.sql.batchId"] = str(batch)
+        write(table, places, **told)
+
+    for _ in range(2):
+        each(0, [(0, 0), (0, 3)])
+    with pytest.raises(InvalidRowError, match=r"offsets 2 to 4 of orders-0 in .* reads 4 to 5"):
+        each(1, [(0, 2), (0, 4)])
+    assert table.rows() == Counter([b"nightly 0 0", b"nightly 0 3"])
+    # Of another topic it may write what a read of its own gave.
+    each(1, [(0, 4), (1, 0)])
+    assert table.offsets("nightly") == {0: 5, 1: 1}
+
+
 def test_flows_of_pipelines_are_the_same_after_a_full_refresh() -> None:
     at = "/tmp/storage/_checkpoints/lake/flow"
     one = query_number("a", f"file:{at}/0")
