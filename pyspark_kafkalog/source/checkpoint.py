@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,7 +28,6 @@ from urllib.parse import quote
 from uuid import UUID
 
 import pyarrow.fs
-from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import CheckpointError
 from pyspark_kafkalog.source.log_identity import LogIdentity, identity_in
@@ -52,15 +51,25 @@ commits a micro-batch commits the next ones, too."""
 
 
 @dataclass(frozen=True, slots=True)
+class Jumps:
+    """Where sources that are new begin, and where those `ended` that were given up before, of the
+    same partitions; `batch` is the last micro-batch that had one of these."""
+
+    ended: Offsets
+    begins: Offsets
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchPlan:
     """What a micro-batch was planned from: the bytes of its file, where each source begins and ends
     (None of what is no topic), the ids of topics as far as it has them, and whether the query keeps
     state in the checkpoint.
 
     Of the first batch of a query `starts` is empty, as that is not written down; of a source that
-    is new in a later one only our streams do so. Where new sources do not begin at the ends of
-    those that were given up, `jumps` has both of all their partitions. `start` and `end` are
-    digests of where all begin and end, whatever the sources are.
+    is new in a later one only our streams do so. There are `jumps` where new sources do not begin
+    at the ends of those that were given up. `start` and `end` are digests of where all begin and
+    end, whatever the sources are.
     """
 
     content: bytes
@@ -70,7 +79,7 @@ class BatchPlan:
     ends: tuple[Offsets | None, ...]
     topic_ids: Mapping[str, UUID]
     has_state: bool
-    jumps: Mapping[TopicPartition, tuple[int, int]]
+    jumps: Jumps | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +181,26 @@ def planned_from(checkpoint: str | None, batch: int) -> Planned:
     return Planned(_digest(content), plan.start, plan.end, checkpoint, batch)
 
 
-def refuse_jumps(path: str, jumps: Mapping[TopicPartition, tuple[int, int]]) -> None:
+def refuse_jumps(path: str, jumps: Jumps | None) -> None:
     """Raises CheckpointError where there are some in the file `path`."""
-    if jumps:
-        ended = json.dumps(to_json({each: jump[0] for each, jump in jumps.items()}))
-        begins = json.dumps(to_json({each: jump[1] for each, jump in jumps.items()}))
+    if jumps is not None:
+        ended, begins = (json.dumps(to_json(each)) for each in (jumps.ended, jumps.begins))
         raise CheckpointError(
             f"The file {path} of the checkpoint has a source that the last micro-batch did not "
             f"have. It begins at {begins}, and the query has read up to {ended} before (the source "
             "was given up, or had another name, or an earlier file is cut short), so records would "
             f"be left out, or be there twice. Give that source the option startingOffsets "
             f"'{ended}', delete this file, with the hidden .crc file beside it, and start the "
-            "query again."
+            f"query again. {_ran_without(jumps.batch)}"
         )
+
+
+def _ran_without(batch: int) -> str:
+    return (
+        f"But if a source was given up while micro-batch {batch} was under way, Spark ran that "
+        "again without it: where its records of that micro-batch are not in the output, they have "
+        "to be written by another query, with another checkpoint."
+    )
 
 
 def _place(checkpoint: str) -> tuple[str, str]:
@@ -226,8 +242,8 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     content = _read(files, f"{root}/offsets/{batch}")
     # Where the first batch of a query begins is in none of its files.
     before = _read(files, f"{root}/offsets/{batch - 1}") if batch else b""
-    _check_whole(f"{root}/offsets/{batch - 1}", before, set())
-    _check_whole(f"{root}/offsets/{batch}", content, _numbers(before))
+    _check_whole(f"{root}/offsets/{batch - 1}", before)
+    _check_whole(f"{root}/offsets/{batch}", content, _numbers(before), batch - 1)
     state = files.get_file_info(f"{root}/state")
     has_state = state.type is not pyarrow.fs.FileType.NotFound
     sources, known = _by_name(content), _by_name(before)
@@ -238,7 +254,7 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
         None if start is None else {each: begins.get(each, at) for each, at in start.items()}
         for start in (_starts(files, root, batch, known, sources) if batch else ())
     )
-    jumps = _jumps(files, root, batch, known, sources, starts) if batch else {}
+    jumps = _jumps(files, root, batch, known, sources, starts) if batch else None
     places = _place_of(before, known), _place_of(content, sources)
     # In order, that of their names where they have some.
     ends = tuple(
@@ -278,7 +294,7 @@ def _jumps(
     known: _Sources,
     sources: _Sources,
     starts: Sequence[Offsets | None],
-) -> dict[TopicPartition, tuple[int, int]]:
+) -> Jumps | None:
     """See BatchPlan. Reads all files of the checkpoint where a source is new."""
     kept = {name for name in sources if known.get(name) is not None}
     new: Offsets = {}
@@ -287,7 +303,9 @@ def _jumps(
         if name not in kept and start:
             new |= start
             now = LogIdentity({**now.topic_ids, **identity_in(source).topic_ids})
-    jumps = {each: (begins, begins) for each, begins in new.items()}
+    begins = dict(new)
+    ended: Offsets = {}
+    newest = 0
     with suppress(FileNotFoundError):
         while new and batch:
             batch -= 1
@@ -295,25 +313,29 @@ def _jumps(
                 if name in kept or not _are_of_topics(source):
                     continue
                 others = identity_in(source).others(now)
-                for each, ended in from_json(source).items():
-                    begins = new.pop(each, None)
-                    if begins is not None and each.topic not in others:
-                        jumps[each] = ended, begins
-    return jumps if any(ended != begins for ended, begins in jumps.values()) else {}
+                for each, end in from_json(source).items():
+                    if new.pop(each, None) is not None and each.topic not in others:
+                        ended[each] = end
+                        newest = max(newest, batch)
+    is_moved = any(end != begins[each] for each, end in ended.items())
+    return Jumps(begins | ended, begins, newest) if is_moved else None
 
 
-def _check_whole(path: str, content: bytes, expected: set[str]) -> None:
+def _check_whole(
+    path: str, content: bytes, expected: Set[str] = frozenset(), last: int = 0
+) -> None:
     """Raises CheckpointError unless a file of version 2 has sources, and those of the numbers
-    `expected`."""
+    `expected`, which micro-batch `last` has."""
     version, sources = _lines(content)
     is_cut = not sources or not expected <= _numbers(content)
     if is_cut and version == _NAMED_SOURCES:
+        without = f" {_ran_without(last)}" if expected else ""
         raise CheckpointError(
             f"The file {path} of the checkpoint is cut short: it lacks where sources end, which "
             "Spark would read from their startingOffsets again. Keep a copy of the checkpoint, and "
             "delete this file and those of later numbers in offsets, and all of these numbers in "
             "commits, with the hidden .crc files beside them. Then start the query again, with all "
-            "of its sources: only one that has a name may be given up."
+            f"of its sources: only one that has a name may be given up.{without}"
         )
 
 

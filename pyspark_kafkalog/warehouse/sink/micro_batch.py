@@ -67,14 +67,14 @@ def micro_batch(checkpoint: str, batch: int, is_needed: bool = True) -> MicroBat
     """What batch number `batch` reads; None where the checkpoint cannot be read from here. Unless
     that `is_needed`, a file system that could not be reached is not asked again for a while.
 
-    Raises CheckpointError where a source that is new skips records; what it reads again is left
-    out as any row that is there."""
+    Raises CheckpointError where a source that is new skips records, or reads some again: they would
+    be left out as loaded ones, and are not there if Spark ran their micro-batch without the source
+    that they were of."""
     try:
         plan = batch_plan(checkpoint, batch, may_rest=not is_needed)
     except (OSError, ValueError):
         return None
-    if any(ended < begins for ended, begins in plan.jumps.values()):
-        refuse_jumps(f"{checkpoint}/offsets/{batch}", plan.jumps)
+    refuse_jumps(f"{checkpoint}/offsets/{batch}", plan.jumps)
     unequal: set[TopicPartition] = set()
     starts, untils = _of_all(plan.starts, unequal), _of_all(plan.ends, unequal)
     begun = {

@@ -124,7 +124,9 @@ def test_a_file_that_spark_would_begin_anew_by_is_cut_short(
     for batch, ends in enumerate((FIRST, SECOND)):
         text = ["v2", "{}", f"1:{json.dumps(ends)}", f"0:{json.dumps(ends)}"]
         (offsets / str(batch)).write_text("\n".join(text[: lines if batch == cut else None]))
-    with pytest.raises(CheckpointError, match=f"offsets/{cut} of the checkpoint is cut short"):
+    doubt = ".* micro-batch 0 was under way" if cut else ""
+    said = f"offsets/{cut} of the checkpoint is cut short{doubt}"
+    with pytest.raises(CheckpointError, match=said):
         planned_from(str(tmp_path), 1)
 
 
@@ -166,7 +168,7 @@ def test_a_source_that_comes_back_goes_on_where_it_was(
     note_named(orders=ORDERS, **{name: SECOND})
     with pytest.raises(
         CheckpointError,
-        match=r'begins at {"a": {"0": 5.* startingOffsets \'{"a": {"0": 9, "1": 7}}\'',
+        match=r'begins at {"a": {"0": 5.* startingOffsets \'{"a": {"0": 9, "1": 7}}\'.*batch 0 w',
     ):
         planned_from(str(tmp_path), rests_for + 1)
     assert planned_from(str(tmp_path), rests_for + 2).digest

@@ -94,7 +94,7 @@ def test_a_source_that_is_new_and_notes_nothing_begins_anywhere(
     assert reads.start_of(TopicPartition("clicks", 0)) == 3
 
 
-def test_a_source_that_comes_back_later_than_it_went_skips_records(
+def test_a_source_that_comes_back_elsewhere_than_it_went_is_refused(
     wrote_named: Callable[..., str],
 ) -> None:
     old = {"clicks": {"0": 3}}
@@ -103,10 +103,14 @@ def test_a_source_that_comes_back_later_than_it_went_skips_records(
     wrote_named(2, old=old, gone=with_start({"orders": {"0": 20}}, {ORDERS_0: 20}))
     with pytest.raises(CheckpointError, match=r"read up to .*15.* startingOffsets"):
         micro_batch(checkpoint, 2)
+    # What it would read again may have been passed by a micro-batch that ran without it.
     wrote_named(2, old=old, gone=with_start({"orders": {"0": 20}}, {ORDERS_0: 0}))
+    with pytest.raises(CheckpointError, match=r"read up to .*15.* while micro-batch 0 was under"):
+        micro_batch(checkpoint, 2)
+    wrote_named(2, old=old, gone=with_start({"orders": {"0": 20}}, {ORDERS_0: 15}))
     reads = micro_batch(checkpoint, 2)
     assert reads is not None
-    assert reads.start_of(ORDERS_0) == 0
+    assert reads.start_of(ORDERS_0) == 15
 
 
 def test_a_file_that_is_cut_short_is_refused(wrote: Callable[..., str], tmp_path: Path) -> None:
