@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.chaos.workloads import ONE_IN_FLIGHT, PARTITIONS, TOPIC, Worker
 from tests.crash.checker import check, check_copy
 from tests.crash.history import read_history
-from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
+from tests.crash.recorded import RecordedProducer, RecordedReader, commit_start, read_to_end
 from tests.crash.supervised import Supervised
 from tests.support.cluster import Cluster
 from tests.support.patience import EVENT_S, wait_until
@@ -16,6 +16,7 @@ from tests.support.patience import EVENT_S, wait_until
 SOURCE = "chaos-source"
 COPIES = "chaos-copies"
 STREAMED = "chaos-streamed"
+_GROUP = "chaos-copiers"
 _KEYS = 7
 _BETWEEN_RECORDS_S = 0.02
 _COPIERS = 2
@@ -35,6 +36,7 @@ class Copying(Worker):
         self._reader = RecordedReader(
             self._history, "reader", self._addresses, {COPIES: PARTITIONS}, "read_committed"
         )
+        commit_start(self._history, self._addresses, _GROUP, SOURCE, PARTITIONS)
         self._copiers = [self._copier(f"copier-{number}", directory) for number in range(_COPIERS)]
 
     @property
@@ -76,7 +78,7 @@ class Copying(Worker):
             directory / f"{name}.log",
             lambda client: [
                 *(sys.executable, "-m", "tests.crash.copier", "confluent-kafka"),
-                *(str(self._history), client, self._addresses, "chaos-copiers"),
+                *(str(self._history), client, self._addresses, _GROUP),
                 *(SOURCE, COPIES, name),
             ],
         )

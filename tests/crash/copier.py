@@ -181,7 +181,9 @@ class ConfluentKafka:
                 "group.id": arguments.group,
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
+                # It may begin anew while a commit is pending (see docs/broker.md): the group has
+                # offsets from the start, and so a reset is always an error.
+                "auto.offset.reset": "error",
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
                 "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
@@ -209,6 +211,8 @@ class ConfluentKafka:
         return {each.partition: each.offset if each.offset >= 0 else None for each in found}
 
     def poll(self) -> list[Record]:
+        from confluent_kafka import KafkaError, KafkaException
+
         records: list[Record] = []
         self._has_rebalanced = False
         timeout_s = POLL_S
@@ -220,7 +224,10 @@ class ConfluentKafka:
                 self._has_rebalanced = False
             if message is None:
                 break
-            if message.error() is None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise KafkaException(error)
+            if error is None:
                 timeout_s = 0
                 row = record_of(message)
                 records.append(Record(row[1], row[2], message.key(), message.value(), row))

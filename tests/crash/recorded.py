@@ -41,6 +41,19 @@ def outcome_of(error: KafkaError | None) -> str:
     return FAILED if error.code() == KafkaError._PURGE_QUEUE else UNKNOWN
 
 
+def commit_start(directory: Path, servers: str, group: str, topic: str, partitions: int) -> None:
+    """The group's offsets before it reads anything, so that to have none is wrong from then on."""
+    offsets = [TopicPartition(topic, index, 0) for index in range(partitions)]
+    writer = HistoryWriter(directory, f"start-of-{group}")
+    places = [[topic, index, 0] for index in range(partitions)]
+    operation = writer.begin("commit_offsets", group=group, offsets=places, transactional=False)
+    consumer = Consumer(RECONNECT | {"bootstrap.servers": servers, "group.id": group})
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    writer.end(operation, OK)
+    writer.close()
+
+
 class RecordedProducer:
     """Sends without transactions."""
 

@@ -29,7 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.crash.checker import Anomaly, check, check_copy
 from tests.crash.history import read_history
-from tests.crash.recorded import RecordedProducer, RecordedReader, read_to_end
+from tests.crash.recorded import RecordedProducer, RecordedReader, commit_start, read_to_end
 from tests.crash.servers import Server, make_server
 from tests.crash.supervised import Supervised
 from tests.support.jvm import peer_java
@@ -89,6 +89,8 @@ class Run:
         self._directory = directory
         servers = server.bootstrap_servers
         create_topics(servers, (SOURCE, *TARGETS))
+        for library in TARGETS:
+            commit_start(self.history, servers, group_of(library), SOURCE, PARTITIONS)
         self.feeder = Feeder(self.history, servers)
         partitions = dict.fromkeys(TARGETS, PARTITIONS)
         self.reader = RecordedReader(self.history, "reader", servers, partitions, "read_committed")
@@ -169,10 +171,14 @@ class Run:
             copier.kill()
 
 
+def group_of(library: str) -> str:
+    return f"copies-{library}"
+
+
 def python_command(run: Run, library: str, number: int, client: str) -> list[str]:
     return [
         *(sys.executable, "-m", "tests.crash.copier", library, str(run.history), client),
-        *(run.server.bootstrap_servers, f"copies-{library}", SOURCE, library),
+        *(run.server.bootstrap_servers, group_of(library), SOURCE, library),
         f"{library}-{number}",
     ]
 
@@ -184,7 +190,7 @@ def java_command(run: Run, library: str, number: int, client: str) -> list[str]:
         "org.apache.kafka.tools.TransactionalMessageCopier",
         *("--broker-list", run.server.bootstrap_servers),
         *("--input-topic", SOURCE, "--input-partition", str(number)),
-        *("--output-topic", library, "--consumer-group", f"copies-{library}"),
+        *("--output-topic", library, "--consumer-group", group_of(library)),
         *("--transactional-id", f"{library}-{number}", "--transaction-size", "20"),
         # It waits for its dead predecessor's offsets before it fences it: until it is timed out.
         *("--transaction-timeout", "3000", "--use-group-metadata"),
