@@ -8,6 +8,7 @@ import click
 from pyspark_kafkalog.cli.arguments import takes_output
 from pyspark_kafkalog.cli.output import Output
 from pyspark_kafkalog.cli.sigterm import end_on_sigterm
+from pyspark_kafkalog.errors import counted
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.warehouse.maintain import MaintainResult
@@ -74,9 +75,10 @@ def command(
 
 def _summary(result: "MaintainResult") -> str:
     would = "would be " if result.dry_run else ""
-    into = "" if result.dry_run else f" with {result.written_bytes:,} bytes"
+    into = "" if result.dry_run else f" with {counted(result.written_bytes, 'byte')}"
     return (
-        f"{result.compacted_files} files with {result.compacted_bytes:,} bytes {would}compacted "
-        f"into {result.written_files}{into}; {result.expired} snapshots or log files and "
-        f"{len(result.removed)} files and directories {would}removed."
+        f"{counted(result.compacted_files, 'file')} with {counted(result.compacted_bytes, 'byte')} "
+        f"{would}compacted into {result.written_files:,}{into}; "
+        f"{counted(result.expired, 'old version')} and {counted(len(result.removed), 'path')} "
+        f"{would}removed."
     )

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from pyspark_kafkalog.errors import KafkalogError, UnknownTargetError, sentence
+from pyspark_kafkalog.errors import KafkalogError, UnknownTargetError, counted, sentence
 from pyspark_kafkalog.warehouse.maintain import MaintainResult, maintain
 from pyspark_kafkalog.warehouse.service.jobs import Job
 from pyspark_kafkalog.warehouse.topic_places import target_of
@@ -101,7 +101,7 @@ class Maintainer:
 
 def _told(done: MaintainResult) -> str:
     return (
-        f"{done.target}: {done.compacted_files} files compacted into {done.written_files}; "
-        f"{done.expired} snapshots or log files and {len(done.removed)} files and directories "
-        "removed."
+        f"{done.target}: {counted(done.compacted_files, 'file')} compacted into "
+        f"{done.written_files:,}; {counted(done.expired, 'old version')} and "
+        f"{counted(len(done.removed), 'path')} removed."
     )

@@ -247,13 +247,13 @@ def test_the_command_line_sweeps(
     table = make_table("parquet", tmp_path, monkeypatch)
     _, landed = begin(table.open())
     assert cli.main(["maintain", table.name]) == 0
-    nothing = "0 files with 0 bytes compacted into 0 with 0 bytes; 0 snapshots or log files and "
-    assert f"{nothing}0 files and directories removed.\n" in capsys.readouterr().out
+    nothing = "0 files with 0 bytes compacted into 0 with 0 bytes; 0 old versions and "
+    assert f"{nothing}0 paths removed.\n" in capsys.readouterr().out
     arguments = ["maintain", table.name, "--retention-hours", "0", "--force"]
     assert cli.main([*arguments, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{landed.stage.path}\n")
-    assert "1 files and directories would be removed." in out
+    assert "1 path would be removed." in out
     assert table.staged(landed.stage)
     assert cli.main(arguments) == 0
     assert table.staged(landed.stage) == []
