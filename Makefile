@@ -16,6 +16,7 @@ CLASSES = $(addprefix $(PEERS)/classes/.,spark $(if $(wildcard $(PEERS)/kafka),k
 # What pytest and Python compile is kept, whatever the environment says: six processes collect the
 # same tests, and each would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
+STORES = $(PEERS)/moto $(PEERS)/nessie $(PEERS)/azurite
 LOADS_PROPERTY := tests/property/test_load_property.py
 PACKAGES_PATH := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # Twice as many as processors of a small machine: some wait, and each has servers of its own.
@@ -79,7 +80,7 @@ check: $(VENV)/.development ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-crash: install peers /usr/lib/postgresql /usr/sbin/mariadbd ## the crash suites at full length (SIGKILL at random instants)
+crash: install peers $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## the crash suites at full length (SIGKILL at random instants)
 	KAFKALOG_CRASH_KILLS=20 KAFKALOG_CRASH_ALL_CALLS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest tests/crash -m crash $(PYTEST_ARGS)
 
 serve: install /usr/lib/postgresql ## kafkalog serve for 30 minutes under kills of itself, the broker and PostgreSQL
@@ -88,20 +89,20 @@ serve: install /usr/lib/postgresql ## kafkalog serve for 30 minutes under kills 
 loads: install peers /usr/lib/postgresql /usr/sbin/mariadbd ## 300 SIGKILLs of each load target (drivers, workers, broker), 100 with Spark
 	KAFKALOG_CRASH_KILLS=300 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_load_kills.py $(PYTEST_ARGS)
 
-rewinds: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## loads that go back, in every kind of target
+rewinds: install $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## loads that go back, in every kind of target
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/pyspark_kafkalog/warehouse/test_rewind.py tests/pyspark_kafkalog/warehouse/test_rewind_places.py $(PYTEST_ARGS)
 
 mariadb: install $(PEERS)/moto /usr/sbin/mariadbd ## MariaDB, where `make test` tries other databases, and by itself
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m mariadb tests/pyspark_kafkalog $(PYTEST_ARGS)
 
 # KAFKALOG_S3=minio: on MinIO, once `make .peers/minio` has built it, with Go, in 10 to 40 minutes.
-stores: install $(PEERS)/moto $(PEERS)/nessie ## tables in an object store, and behind Nessie: what is tried of them in a directory
-	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" -k "s3 or stores or iceberg-rest" tests/pyspark_kafkalog/warehouse tests/spark/test_load_targets.py $(PYTEST_ARGS)
+stores: install $(STORES) ## tables in an object store, and behind Nessie: what is tried of them in a directory
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" -k "s3 or azure or stores or iceberg-rest" tests/pyspark_kafkalog/warehouse tests/spark/test_load_targets.py $(PYTEST_ARGS)
 
-targets: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
+targets: install $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## every kind of target in every test of warehouses (40 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "long or not long" tests/pyspark_kafkalog/warehouse $(PYTEST_ARGS)
 
-spark: install $(PEERS)/moto /usr/lib/postgresql /usr/sbin/mariadbd ## every test with Spark, in every kind of target (20 minutes)
+spark: install $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## every test with Spark, in every kind of target (20 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/spark $(PYTEST_ARGS)
 
 transactions: install peers ## 200 SIGKILLs of our broker, and of clients that copy in transactions on it and on Apache Kafka
@@ -239,6 +240,11 @@ build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(
 # Apart from the environment: its boto wants an older python-dateutil.
 $(PEERS)/moto: | $(VENV)/.development
 	$(PIP) -q --target $@.new 'moto[s3]>=5.2' flask flask-cors
+	mv $@.new $@
+
+$(PEERS)/azurite:
+	@command -v npm > /dev/null || $(call apt-install,npm)
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(abspath $@.new) azurite@3.37.0
 	mv $@.new $@
 
 $(PEERS)/minio:

@@ -23,6 +23,7 @@ from tests.crash.kill_before_call import kill_library
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
+    IN_AZURE,
     KINDS,
     TABLES_IN_STORES,
     DeltaLakeTable,
@@ -85,7 +86,9 @@ class Loader:
         self._process.stdout.close()
 
 
-@pytest.fixture(params=[kind for kind in [*KINDS, *TABLES_IN_STORES] if kind != "parquet"])
+@pytest.fixture(
+    params=[kind for kind in [*KINDS, *TABLES_IN_STORES, *IN_AZURE] if kind != "parquet"]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()
@@ -131,7 +134,7 @@ def test_a_load_killed_before_any_call_leaves_whole_commits(
 
 def tries_all(table: Table) -> bool:
     """Of tables in stores, which take 4 to 20 s for each kill, only some."""
-    return ALL_CALLS and not isinstance(table, tuple(TABLES_IN_STORES.values()))
+    return ALL_CALLS and not isinstance(table, (*TABLES_IN_STORES.values(), *IN_AZURE.values()))
 
 
 def steps_of(loader: Loader, chance: random.Random) -> tuple[int, list[int]]:

@@ -12,7 +12,13 @@ from pyspark.sql import SparkSession
 import pyspark_kafkalog
 from pyspark_kafkalog.warehouse import portions
 from pyspark_kafkalog.warehouse.load import LoadResult
-from tests.pyspark_kafkalog.warehouse.tables import KINDS, TABLES_IN_STORES, Table, table_of
+from tests.pyspark_kafkalog.warehouse.tables import (
+    IN_AZURE,
+    KINDS,
+    TABLES_IN_STORES,
+    Table,
+    table_of,
+)
 from tests.spark.conftest import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -20,7 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=[kind for kind in [*KINDS, *TABLES_IN_STORES] if kind != "parquet"])
+@pytest.fixture(
+    params=[kind for kind in [*KINDS, *TABLES_IN_STORES, *IN_AZURE] if kind != "parquet"]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "place"
     directory.mkdir()

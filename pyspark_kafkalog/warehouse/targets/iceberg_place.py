@@ -69,6 +69,11 @@ def place_at(identifier: str, location: str, properties: Mapping[str, str]) -> T
     if not is_in_store(location):
         return open_place(as_path(identifier, location).rstrip("/"))
     refuse_odd_url(identifier, location)
+    if not location.startswith(("s3://", "s3a://")):
+        raise InvalidOptionError(
+            f"the Iceberg table {identifier} at {location} is in another store than S3 and what "
+            "speaks like it: give table or warehouse a location s3://BUCKET/PATH"
+        )
     given = json.loads(properties.get(_AS_GIVEN, "{}"))
     settings = {}
     for theirs, ours in _SETTINGS.items():

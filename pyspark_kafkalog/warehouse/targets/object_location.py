@@ -17,12 +17,13 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
-from obstore.store import S3Store, from_url
+from obstore.store import AzureStore, GCSStore, S3Store, from_url
 
 from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError, TargetError
@@ -41,15 +42,61 @@ _OF_CONNECTIONS = {
     "proxy_url", "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
 }  # fmt: skip
 
-# Where obstore looks for S3's credentials, as settings and, with AWS_ before it, in the
-# environment; else it asks the machine, and waits for minutes where nobody answers.
-_S3_CREDENTIALS = (
-    "access_key_id",
-    "skip_signature",
-    "web_identity_token_file",
-    "container_credentials_relative_uri",
-    "container_credentials_full_uri",
-)
+
+class _Credentials(NamedTuple):
+    """Where obstore looks for those of a kind of store; without any of these it asks the machine,
+    and waits for minutes where nobody answers."""
+
+    settings: str
+    """Names by spaces; with `prefix` and in capitals in the environment, too."""
+    prefix: str
+    variables: str
+    """What else there may be in the environment."""
+    file: str
+    """A file that is read where it is there."""
+    advice: str
+
+    def are_in(self, config: Mapping[str, Any]) -> bool:
+        settings = self.settings.split()
+        variables = [f"{self.prefix}{name.upper()}" for name in settings] + self.variables.split()
+        is_set = bool(config.keys() & set(settings) or os.environ.keys() & set(variables))
+        return is_set or (self.file != "" and Path(self.file).expanduser().exists())
+
+
+_CREDENTIALS: Mapping[type, _Credentials] = {
+    S3Store: _Credentials(
+        "access_key_id skip_signature web_identity_token_file "
+        "container_credentials_relative_uri container_credentials_full_uri",
+        "AWS_",
+        "",
+        "",
+        "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION for the driver and all "
+        "executors, or give the target "
+        "access_key_id=${env:NAME}&secret_access_key=${env:NAME}&region=REGION. "
+        "Files in ~/.aws are not read, and this machine has no instance role.",
+    ),
+    AzureStore: _Credentials(
+        "account_key client_id sas_key token federated_token_file use_azure_cli use_emulator "
+        "skip_signature msi_endpoint",
+        "AZURE_",
+        "AZURE_STORAGE_ACCOUNT_KEY AZURE_STORAGE_ACCESS_KEY AZURE_STORAGE_MASTER_KEY "
+        "AZURE_STORAGE_CLIENT_ID AZURE_STORAGE_SAS_KEY AZURE_STORAGE_SAS_TOKEN AZURE_STORAGE_TOKEN "
+        "AZURE_STORAGE_USE_EMULATOR IDENTITY_ENDPOINT MSI_ENDPOINT",
+        "",
+        "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY for the driver and all "
+        "executors, or give the target account_name=NAME&account_key=${env:NAME}. This machine has "
+        "no managed identity.",
+    ),
+    GCSStore: _Credentials(
+        "service_account service_account_key bearer_token application_credentials skip_signature",
+        "GOOGLE_",
+        "GOOGLE_SERVICE_ACCOUNT_PATH SERVICE_ACCOUNT",
+        "~/.config/gcloud/application_default_credentials.json",
+        "set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT for the driver and all "
+        "executors. This machine has no service account.",
+    ),
+}
+
 _METADATA_ENDPOINT = "http://169.254.169.254"
 _METADATA_TIMEOUT_S = 3
 
@@ -95,7 +142,8 @@ class Location:
     @staticmethod
     def is_plain(settings: Mapping[str, str]) -> bool:
         """Whether the store is asked without TLS."""
-        return settings.get("endpoint", "").startswith("http://")
+        address = settings.get("endpoint") or settings.get("base_url") or ""
+        return address.startswith("http://")
 
     @functools.cached_property
     def store(self) -> "ObjectStore":
@@ -118,8 +166,8 @@ class Location:
             raise InvalidOptionError(
                 f"the object store {self.shown} cannot be opened: {in_words(error)}"
             ) from None
-        if isinstance(store, S3Store):
-            self._check_credentials(store.config)
+        if isinstance(store, S3Store | AzureStore | GCSStore):
+            self._check_credentials(store)
         return store
 
     def read(self, path: str) -> bytes:
@@ -147,19 +195,15 @@ class Location:
                 raise error from None
         return True
 
-    def _check_credentials(self, config: Mapping[str, Any]) -> None:
+    def _check_credentials(self, store: S3Store | AzureStore | GCSStore) -> None:
         """Raises TargetError where nothing is there to sign requests with, and nobody to ask."""
-        environment = (f"AWS_{name.upper()}" for name in _S3_CREDENTIALS)
-        if config.keys() & set(_S3_CREDENTIALS) or os.environ.keys() & set(environment):
+        credentials, config = _CREDENTIALS[type(store)], dict[str, Any](store.config)
+        if credentials.are_in(config):
             return
         endpoint = config.get("metadata_endpoint") or os.environ.get("AWS_METADATA_ENDPOINT")
         if not _answers(endpoint or _METADATA_ENDPOINT):
             raise TargetError(
-                f"there are no credentials for the object store {self.shown}: set "
-                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION for the driver and all "
-                "executors, or give the target "
-                "access_key_id=${env:NAME}&secret_access_key=${env:NAME}&region=REGION. "
-                "Files in ~/.aws are not read, and this machine has no instance role."
+                f"there are no credentials for the object store {self.shown}: {credentials.advice}"
             )
 
 

@@ -1,4 +1,4 @@
-"""A table in an object store that speaks S3, by puts and conditional puts (If-None-Match: *).
+"""A table in S3, what speaks like it, or Azure, by puts and conditional puts (If-None-Match: *).
 
 Where the store says of a put that its name is taken, the content tells whether it is this one:
 requests are repeated when an answer is lost. A stage is there as long as its object `stage` is
@@ -34,11 +34,12 @@ from pyspark_kafkalog.warehouse.targets.staging import LOAD_DIRECTORY
 
 READS_AT_ONCE = 16
 MOST_KEPT_BYTES = 64 * 1024 * 1024
-_SCHEMES = ("s3", "s3a")
+_S3 = ("s3", "s3a")
+_AZURE = ("abfs", "abfss", "az", "azure")
 
 
 class ObjectTable:
-    """The table at `url`. Raises InvalidOptionError for one that names no place in S3."""
+    """The table at `url`. Raises InvalidOptionError for one that names no place in S3 or Azure."""
 
     advice = (
         "A table in an object store needs a store with conditional puts (If-None-Match), and "
@@ -51,10 +52,12 @@ class ObjectTable:
         self._e_tags: dict[str, str] = {}
         self._contents: dict[str, tuple[str, bytes]] = {}
         self._kept_bytes = 0
-        if self.uri.partition("://")[0] not in _SCHEMES:
+        self._scheme = self.uri.partition("://")[0]
+        if self._scheme not in (*_S3, *_AZURE):
             raise InvalidOptionError(
-                f"the table {self.uri} is in another store than S3 and what speaks like it: write "
-                "s3://BUCKET/PATH, or load into Parquet there: parquet:gs://..., parquet:abfs://..."
+                f"the table {self.uri} is in another store than S3, what speaks like it, and "
+                "Azure: write s3://BUCKET/PATH or abfs://CONTAINER/PATH, or load into Parquet "
+                "there: parquet:gs://..."
             )
 
     def __str__(self) -> str:
@@ -69,7 +72,7 @@ class ObjectTable:
             "timeout": f"{REQUEST_TIMEOUT_S}s",
             "max_retries": str(RETRIES),
             **settings,
-            "conditional_put": "etag",
+            **({"conditional_put": "etag"} if self._scheme in _S3 else {}),
         }
 
     def path_of(self, name: str) -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyarrow.fs import FileSelector, S3FileSystem
+from pyarrow.fs import FileSelector, FileSystem, S3FileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StaticTable
@@ -32,6 +32,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import PARTITIONS
+from tests.support.azure_server import CONTAINER, azure
 from tests.support.mariadb import mariadb
 from tests.support.nessie import nessie
 from tests.support.patience import wait_until
@@ -129,22 +130,20 @@ class ParquetTable(Table):
         return [tuple(gap.values()) for gap in json.loads(newest.read_bytes())["gaps"]]
 
 
-class InS3(Table):
-    """A prefix of its own in the one bucket of all tests; read through Arrow's own S3 client."""
+class InStore(Table):
+    """A prefix of its own in the one bucket of all tests."""
 
-    secrets = "access_key_id", "secret_access_key"
+    secrets: tuple[str, str]
     """The settings that have them."""
+    scheme: str
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.prefix = f"p{uuid.uuid4().hex[:12]}/the table"
 
     @staticmethod
-    def files() -> S3FileSystem:
-        address = s3().endpoint.removeprefix("http://")
-        return S3FileSystem(
-            endpoint_override=address, scheme="http", region=REGION, request_timeout=60
-        )
+    def files() -> FileSystem:
+        raise NotImplementedError
 
     def listed(self, below: str = "") -> list[str]:
         selector = FileSelector(f"{BUCKET}/{self.prefix}/{below}", allow_not_found=True)
@@ -155,13 +154,13 @@ class InS3(Table):
         raise NotImplementedError
 
     def stage_url(self, stage: Stage) -> str:
-        return f"s3://{BUCKET}/{self.prefix}/{self.stage_of(stage)}"
+        return f"{self.scheme}://{BUCKET}/{self.prefix}/{self.stage_of(stage)}"
 
     def staged(self, stage: Stage) -> list[str]:
         return [path.rpartition("/")[2] for path in self.listed(self.stage_of(stage))]
 
     def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
-        path = f"{self.stage_url(stage).removeprefix('s3://')}/{name}"
+        path = f"{self.stage_url(stage).removeprefix(f'{self.scheme}://')}/{name}"
         if more is None:
             self.files().delete_file(path)
         else:
@@ -175,10 +174,45 @@ class InS3(Table):
         prepare(self)
 
 
-class S3Table(InS3):
+class InS3(InStore):
+    """Read through Arrow's own client."""
+
+    secrets = "access_key_id", "secret_access_key"
+    scheme = "s3"
+
+    @staticmethod
+    def files() -> FileSystem:
+        address = s3().endpoint.removeprefix("http://")
+        return S3FileSystem(
+            endpoint_override=address, scheme="http", region=REGION, request_timeout=60
+        )
+
+
+class InAzure(InStore):
+    secrets = "account_name", "account_key"
+    scheme = "abfs"
+
+    @staticmethod
+    def files() -> FileSystem:
+        return azure().files()
+
+    def damage(self, stage: Stage, name: str, more: bytes | None) -> None:
+        path = f"{self.prefix}/{self.stage_of(stage)}/{name}"
+        if more is None:
+            azure().store().delete(path)
+        else:
+            content = bytes(azure().store().get(path).bytes())
+            azure().store().put(path, content + more)
+
+    def again(self, prepare: Callable[[Table], object], state: str) -> None:
+        for some in azure().store().list(self.prefix):
+            azure().store().delete([one["path"] for one in some])
+        prepare(self)
+
+
+class ParquetInStore(InStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.name = f"parquet:{s3().url(self.prefix)}"
         self._read: dict[str, pa.Table] = {}
 
     def stage_of(self, stage: Stage) -> str:
@@ -207,6 +241,18 @@ class S3Table(InS3):
 
     def settle(self) -> None:
         self.open().position("nightly")
+
+
+class S3Table(InS3, ParquetInStore):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = f"parquet:{s3().url(self.prefix)}"
+
+
+class AzureTable(InAzure, ParquetInStore):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.name = f"parquet:{azure().url(self.prefix)}"
 
 
 class DeltaLakeTable(Table):
@@ -247,6 +293,17 @@ class S3DeltaTable(InS3, DeltaLakeTable):
         self.uri = f"s3://{BUCKET}/{self.prefix}"
         self.name = f"delta:{s3().url(self.prefix)}"
         self.options = {"endpoint": s3().endpoint, "region": REGION, "allow_http": "true"}
+
+    def stage_of(self, stage: Stage) -> str:
+        return f"load-{stage.load_id}"
+
+
+class AzureDeltaTable(InAzure, DeltaLakeTable):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.uri = f"abfs://{CONTAINER}/{self.prefix}"
+        self.name = f"delta:{azure().url(self.prefix)}"
+        self.options = {"endpoint": azure().endpoint, "allow_http": "true"}
 
     def stage_of(self, stage: Stage) -> str:
         return f"load-{stage.load_id}"
@@ -596,18 +653,22 @@ KINDS = {
 TABLES_IN_STORES: dict[str, type[Table]] = {
     "delta-s3": S3DeltaTable,
     "iceberg-s3": S3IcebergTable,
+    "delta-azure": AzureDeltaTable,
 }
 """Tried by `make stores`: the same tests as of the kinds beside them, some ten times slower."""
 
 IN_STORES: list[Any] = [pytest.param(kind, marks=pytest.mark.long) for kind in TABLES_IN_STORES]
-EVERY_KIND = [*KINDS, *IN_STORES]
+IN_AZURE: dict[str, type[Table]] = {"azure": AzureTable}
+"""Parquet, likewise."""
+
+EVERY_KIND = [*KINDS, *IN_STORES, pytest.param("azure", marks=pytest.mark.long)]
 BEHIND_REST = pytest.param("iceberg-rest", marks=pytest.mark.long)
 
 
 def table_of(kind: str, directory: Path) -> Table:
     """One of EVERY_KIND, or BEHIND_REST."""
     kinds: dict[str, type[Table]] = {"iceberg-rest": RestIcebergTable}
-    return {**kinds, **KINDS, **TABLES_IN_STORES}[kind](directory)
+    return {**kinds, **KINDS, **TABLES_IN_STORES, **IN_AZURE}[kind](directory)
 
 
 def expected_rows(name: str, until_offset: int, start: int = 0) -> Counter[bytes]:

@@ -216,6 +216,33 @@ def test_without_credentials_it_is_told_soon_what_to_set(
     assert time.monotonic() - began < 5 + BUSY_S
 
 
+@pytest.mark.parametrize(
+    ("place", "prefixes", "word"),
+    [
+        ("abfs://lake/x?account_name=loader", ("AZURE_", "IDENTITY_", "MSI_"), "AZURE_STORAGE_"),
+        ("gs://lake/x", ("GOOGLE_", "SERVICE_"), "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_so_it_is_for_other_stores(
+    place: str,
+    prefixes: tuple[str, ...],
+    word: str,
+    silence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_location, "_METADATA_ENDPOINT", silence)
+    monkeypatch.setattr(object_location, "_METADATA_TIMEOUT_S", 0.2)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        monkeypatch.delenv(name)
+    target = open_target(f"parquet:{place}")
+    began = time.monotonic()
+    with pytest.raises(TargetError, match=f"no credentials .*set {word}"):
+        target.position("nightly")
+    assert time.monotonic() - began < 5 + BUSY_S
+
+
 def test_credentials_may_be_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance role, as the machine tells it, over moto's own account of it."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

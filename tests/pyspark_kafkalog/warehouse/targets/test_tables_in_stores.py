@@ -46,7 +46,6 @@ from pyspark_kafkalog.warehouse.targets import (
 from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import begin, load
 from tests.pyspark_kafkalog.warehouse.tables import (
-    TABLES_IN_STORES,
     InS3,
     RestIcebergTable,
     expected_rows,
@@ -57,7 +56,7 @@ from tests.support.s3_server import BUCKET, s3
 from tests.support.tcp_proxy import TcpProxy
 
 
-@pytest.fixture(params=TABLES_IN_STORES)
+@pytest.fixture(params=["delta-s3", "iceberg-s3"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InS3]:
     made = table_of(request.param, tmp_path)
     assert isinstance(made, InS3)
