@@ -50,7 +50,7 @@ from broker.cluster.store import MetadataStore
 from broker.cluster.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.config.broker import RACK_AWARE, BrokerConfig
 from broker.config.definition import ConfigError
-from broker.config.dynamic import usable_topic_configs
+from broker.config.dynamic import legal_topic_configs, usable_topic_configs
 from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.controller.channels import BrokerChannel
@@ -177,7 +177,7 @@ class BrokerServer:
             self._config_records,
             self._run_blocking,
             self._topic_configured,
-            lambda stored: usable_topic_configs(self._config, stored),
+            lambda stored: legal_topic_configs(self._static, stored),
         )
         self._topic_configs.load()
         self._logs = LogManager(

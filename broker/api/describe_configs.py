@@ -22,6 +22,7 @@ from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigEntry, ConfigSource
 from broker.config.describe import describe_broker, describe_default, describe_topic
+from broker.config.dynamic import usable_topic_configs
 from broker.config.group import describe_group
 
 _RESULT = DescribeConfigsResponse.DescribeConfigsResult
@@ -67,8 +68,9 @@ async def _entries(resource_type: int, name: str, context: ConfigContext) -> Seq
         check_topic_name(name)
         if context.metadata.topic(name) is None:
             raise UnknownTopicOrPartitionError()
-        configs = await context.topic_configs.newest(name)
-        return describe_topic(context.config, context.config.log_config(configs))
+        stored = await context.topic_configs.newest(name)
+        usable = usable_topic_configs(context.config, stored)
+        return describe_topic(context.config, context.config.log_config(usable))
     if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:

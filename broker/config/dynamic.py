@@ -7,7 +7,7 @@ from dataclasses import replace
 from kafka.errors import InvalidRequestError
 
 from broker.config.broker import BROKER_FIELDS, BROKER_KEYS, BrokerConfig, broker_config_key
-from broker.config.definition import ConfigError, split_known
+from broker.config.definition import LONG_MAX, ConfigError, split_known
 from broker.config.no_effect import LATER_BROKER_CONFIGS, check_protection
 from broker.config.other_properties import (
     ALL_BROKERS,
@@ -18,7 +18,13 @@ from broker.config.other_properties import (
     without_listener,
 )
 
-__all__ = ["DYNAMIC_BROKER_CONFIGS", "is_dynamic", "usable_topic_configs", "with_dynamic"]
+__all__ = [
+    "DYNAMIC_BROKER_CONFIGS",
+    "is_dynamic",
+    "legal_topic_configs",
+    "usable_topic_configs",
+    "with_dynamic",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +103,15 @@ def usable_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Map
         else:
             kept[name] = text
     return kept
+
+
+def legal_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Mapping[str, str]:
+    """The same, where what is set on brokers does not count, as it may change: of that a topic can
+    contradict the lags of compaction alone."""
+    without_lags = replace(
+        config, log_cleaner_min_compaction_lag_ms=0, log_cleaner_max_compaction_lag_ms=LONG_MAX
+    )
+    return usable_topic_configs(without_lags, stored)
 
 
 def _update_mode(name: str) -> str:

@@ -116,6 +116,14 @@ def test_a_default_that_a_topic_contradicts_counts_for_all_others(cluster: Clust
                 wait_value(cluster, node_id, name, text)
         cluster.ask(lambda admin: admin.create_partitions({"i": 4}))
         cluster.wait_in_sync("i")
+        assert values(cluster, 2, TOPIC, "i")["min.compaction.lag.ms"] == "0"
+    for node_id in BROKERS:
+        wait_until(
+            lambda node_id=node_id: (
+                values(cluster, node_id, TOPIC, "i")["min.compaction.lag.ms"] == "100000"
+            ),
+            f"the topic's own counts again on {node_id}",
+        )
 
 
 LARGEST_LAG = "log.cleaner.max.compaction.lag.ms", "50000"
