@@ -403,7 +403,9 @@ def _make_newest(connection: sa.Connection, staged: sa.TableClause, upsert: Upse
     order += [column.desc() for column in (topic, staged.c.partition, staged.c.offset)]
     key = _one_of_each(connection.dialect.name, staged.c[KEY])
     place = sa.func.row_number().over(partition_by=key, order_by=order)
-    ranked = sa.select(*staged.c, place.label("kafkalog_place")).subquery()
+    # By labels, as SQLAlchemy cuts off names of columns that are almost as long as they may be.
+    named = [each.label(each.name) for each in staged.c]
+    ranked = sa.select(*named, place.label("kafkalog_place")).subquery()
     newest = sa.select(*(ranked.c[each.name] for each in staged.c)).where(
         ranked.c.kafkalog_place == _ONE
     )

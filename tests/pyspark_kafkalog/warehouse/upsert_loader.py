@@ -40,11 +40,14 @@ def batch_of(
         "offset": [offset for offset, _ in records],
         "timestamp": [record.time * 1_000_000 for _, record in records],
         "timestampType": [0] * len(records),
-        "note": [record.note for _, record in records],
     }
+    notes = [record.note for _, record in records]
     schema = schema or row_schema()
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], _plain(field.type)).cast(field.type) for field in schema],
+        [
+            pa.array(columns.get(field.name, notes), _plain(field.type)).cast(field.type)
+            for field in schema
+        ],
         schema=schema,
     )
 
@@ -56,9 +59,10 @@ def upsert(
     how: Upsert = Upsert(),  # noqa: B008
     topic: str = "orders",
     topic_id: UUID | None = None,
+    note: str = "note",
 ) -> Commit:
     """Loads the records at the offsets that come next in their partitions; of a topic with another
-    id than before, from the first on."""
+    id than before, from the first on. `note` is what the column more is called."""
     position = target.position(name)
     ids = {} if topic_id is None else {topic: topic_id}
     ends = {each.partition: n for each, n in position.offsets.items() if each.topic == topic}
@@ -73,7 +77,7 @@ def upsert(
         ends[record.partition] = offset + 1
     schema = row_schema()
     if any(record.note for record in records):
-        schema = schema.append(pa.field("note", pa.string()))
+        schema = schema.append(pa.field(note, pa.string()))
     stage = target.stage(how.schema(schema), (), SchemaChange(adds=True), how)
     pieces = [
         OffsetRange(topic, partition, starts[partition], ends[partition])

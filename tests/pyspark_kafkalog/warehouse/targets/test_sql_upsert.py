@@ -305,6 +305,13 @@ def test_a_field_that_rows_have_no_more_is_the_columns_default(table: SqlTable) 
     assert sorted(row["note"] for row in table.all_rows()) == ["50%", "50%", "x"]
 
 
+def test_names_of_columns_may_be_long(table: SqlTable) -> None:
+    name = "x" * 63
+    upsert(table.open(), "n", Record(b"a", b"1", note="old"), note=name)
+    upsert(table.open(), "n", Record(b"a", b"2", note="new"), note=name)
+    assert [row[name] for row in table.all_rows()] == ["new"]
+
+
 def test_values_that_rows_exchange_are_refused_where_they_are_unique(table: SqlTable) -> None:
     target = table.open()
     upsert(target, "n", Record(b"a", b"1"), Record(b"b", b"2"))
