@@ -199,11 +199,11 @@ def upsert_rows(
     live, gone = sa.not_(newest.c[DELETED]), newest.c[DELETED]
     rows.delete(gone)
     try:
-        rows.put(live, {name: newest.c[name] for name in names}, unfilled)
+        changed = rows.put(live, {name: newest.c[name] for name in names}, unfilled)
     except IntegrityError as error:
         raise _taken(found.name, error) from error
     told_by = ["topic", "partition", "offset", *([upsert.order_by] if upsert.order_by else [])]
-    rows.check_put(live, told_by, found.name)
+    rows.check_put(live, told_by, found.name, changed)
     order = newest.c[ORDER] if upsert.order_by else sa.null()
     place = {name: newest.c[name] for name in ("topic", "partition")}
     tombstones.delete(live)
@@ -325,23 +325,26 @@ class _Pair:
         which: _Condition,
         values: Mapping[str, sa.ColumnElement[Any]],
         unfilled: Mapping[str, sa.ColumnElement[Any]] = MappingProxyType({}),
-    ) -> None:
-        """Changes the rows of such keys to `values`, and adds those that are not there. Columns
-        that are `unfilled` then have this."""
+    ) -> int:
+        """Changes the rows of such keys to `values`, and adds those that are not there; returns how
+        many these are, where the database says it. Columns that are `unfilled` then have this."""
         same = self.same(self.newest)
         names = {key.name for key in self.keys}
         others = {name: value for name, value in values.items() if value.key not in names}
         others |= unfilled
-        self.connection.execute(sa.update(self.there).where(same, which).values(others))
+        updated = self.connection.execute(sa.update(self.there).where(same, which).values(others))
         is_there = sa.select(_ONE).select_from(self.there).where(same)
         new = sa.select(*values.values()).where(
             which, sa.not_(is_there.correlate(self.newest).exists())
         )
-        self.connection.execute(sa.insert(self.there).from_select(list(values), new))
+        insert = sa.insert(self.there).from_select(list(values), new)
+        kept = {"preserve_rowcount": True}
+        inserted = self.connection.execute(insert, execution_options=kept)
+        return updated.rowcount + inserted.rowcount
 
-    def check_put(self, which: _Condition, told_by: Sequence[str], name: str) -> None:
+    def check_put(self, which: _Condition, told_by: Sequence[str], name: str, changed: int) -> None:
         """Raises TargetError unless just such keys are there, once, as put: what they are `told_by`
-        later did not change."""
+        later did not change. `changed` are the rows that were put."""
         new, there = self.newest.c, self.there.c
         count, keys = sa.func.count(), sa.func.count(sa.distinct(new[KEY]))
         wanted = self._scalar(sa.select(count).select_from(self.newest).where(which))
@@ -356,6 +359,12 @@ class _Pair:
                 "them as they came: it has several rows of a key, or a trigger or a constraint of "
                 "it leaves rows out, or changes their key, order or place. Nothing was committed; "
                 "take that off, or name another table"
+            )
+        if changed > wanted:
+            raise TargetError(
+                f"the table {name} took {changed} rows of {wanted} keys: a trigger of it gives a "
+                "row that changes another key. Nothing was committed; take that off, or name "
+                "another table"
             )
 
     def _scalar(self, query: sa.Select[Any]) -> int:

@@ -125,6 +125,29 @@ def test_a_trigger_that_changes_the_order_is_found_out(tmp_path: Path) -> None:
     assert found(table) == {b"a": b"1"}
 
 
+def test_a_trigger_that_changes_a_key_is_found_out(table: SqlTable) -> None:
+    """Of a row that is there: its new state would come beside it, as another row."""
+    if isinstance(table, DuckTable):
+        return  # which has no triggers
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    if isinstance(table, PostgresTable):
+        table.query(
+            "CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN NEW.key := 'b'; RETURN NEW; END$$; "
+            "CREATE TRIGGER t BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION other()"
+        )
+    elif isinstance(table, MariaDbTable):
+        table.query("""CREATE TRIGGER t BEFORE UPDATE ON orders FOR EACH ROW SET NEW."key" = 'b'""")
+    else:
+        table.query(
+            "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN "
+            "UPDATE orders SET key = CAST('b' AS BLOB) WHERE key = new.key; END"
+        )
+    with pytest.raises(TargetError, match="took 3 rows of 2 keys"):
+        upsert(table.open(), "n", Record(b"a", b"2"), Record(b"c", b"2"))
+    assert found(table) == {b"a": b"1"}
+
+
 def test_two_rows_of_a_key_do_not_stand_for_two_keys(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     upsert(table.open(), "n", Record(b"a", b"1"))
