@@ -97,7 +97,7 @@ from pyspark_kafkalog.warehouse.targets.delta_rules import (
 from pyspark_kafkalog.warehouse.targets.delta_statistics import FileStatistics, file_statistics
 from pyspark_kafkalog.warehouse.targets.delta_table import create_table, open_table
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
-from pyspark_kafkalog.warehouse.targets.delta_upsert import UpsertedDelta, check_mode, upserted
+from pyspark_kafkalog.warehouse.targets.delta_upsert import UpsertedDelta, check_mode
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
 from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
@@ -246,7 +246,7 @@ class DeltaTarget:
                 places = dict.fromkeys(_partitions_of(held), ANY_OFFSET)
                 deleted = DeletedKeys(self.place, places)
                 # What comes after the commit is of a load that has started over.
-                names = deleted.names() if upserted(table) else []
+                names = deleted.names()
                 known = self.names() if names else []
                 others = [self._held(table, each) for each in known if each != name]
                 try:

@@ -447,6 +447,17 @@ def test_a_table_in_the_place_of_another_has_no_deleted_keys(tmp_path: Path) -> 
     assert found(table) == dict.fromkeys((b"a", b"c", b"d"), b"1")
 
 
+def test_a_table_restored_to_its_beginning_has_no_deleted_keys(tmp_path: Path) -> None:
+    """Once its load is forgotten: in another order they would be newer than all that comes."""
+    table = DeltaLakeTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", None, 0, 6), Record(b"b", b"1"), how=BY_TIME)
+    table.delta().restore(0)
+    assert forget(table.name, "n")
+    for value in (b"1", b"2", b"3"):
+        upsert(table.open(), "n", Record(b"a", value), how=Upsert(order_by="offset"))
+        assert found(table) == {b"a": value}
+
+
 def test_a_load_may_start_over_while_it_is_forgotten(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
