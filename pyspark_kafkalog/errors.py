@@ -125,6 +125,10 @@ class UnknownTargetError(TargetError, LookupError):
     """The target of a load is not there, and what was asked for makes none."""
 
 
+class OtherModeError(TargetError):
+    """A table is to be loaded in another mode, or by another key or order, than it was before."""
+
+
 class WouldDoubleError(TargetError):
     """A load that goes back would land rows a second time: the target has `rows` of them."""
 

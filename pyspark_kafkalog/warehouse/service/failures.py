@@ -10,6 +10,7 @@ from pyspark_kafkalog.errors import (
     MalformedValueError,
     MessageTooLargeError,
     MissingExtraError,
+    OtherModeError,
 )
 from pyspark_kafkalog.warehouse.service.agenda import Ended
 
@@ -22,6 +23,7 @@ _STAY = (
     MalformedValueError,
     MessageTooLargeError,
     MissingExtraError,
+    OtherModeError,
 )
 
 

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import InvalidRowError, LoadConflictError, TargetError
+from pyspark_kafkalog.errors import (
+    InvalidRowError,
+    LoadConflictError,
+    OtherModeError,
+    TargetError,
+)
 from pyspark_kafkalog.warehouse.commit import PendingCommit
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
 
@@ -81,11 +86,11 @@ def refuse_other_mode(
     is_loaded: bool,
     table: str,
 ) -> None:
-    """Raises TargetError unless the table is loaded as it was before. `upsert` None is append;
+    """Raises OtherModeError unless the table is loaded as it was before. `upsert` None is append;
     `is_loaded`: a load has a place in it."""
     if recorded is not None and recorded.how != upsert:
         key, order = ", ".join(recorded.how.key), recorded.how.order_by
-        raise TargetError(
+        raise OtherModeError(
             f"the table {table} is upserted by key {key}"
             f"{f' and order_by {order}' if order else ''}: load into it in the same way, or name "
             "another table"
@@ -93,13 +98,13 @@ def refuse_other_mode(
     if recorded is not None and upsert is not None:
         for name, kind in upsert.kinds(schema).items():
             if recorded.kinds[name] != kind:
-                raise TargetError(
+                raise OtherModeError(
                     f"the table {table} is upserted by {name} with {recorded.kinds[name]}, "
                     f"and the rows have {kind}, which do not compare with them: give it the type "
                     "that it had, or name another table"
                 )
     if recorded is None and upsert is not None and is_loaded:
-        raise TargetError(
+        raise OtherModeError(
             f"rows were appended to the table {table}, which may have more than one of a key: "
             "name another table for mode upsert"
         )

@@ -21,7 +21,7 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, TargetError
+from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, OtherModeError
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from pyspark_kafkalog.warehouse.options import load_options
@@ -257,7 +257,7 @@ def test_keys_and_orders_stay_of_one_kind(topic: Topic, table: SqliteTable) -> N
         ("STRING", "DATE", "by a with decimals with 2 digits .* have texts"),
         ("DECIMAL(10,2)", "TIMESTAMP", "by day with days, and the rows have times"),
     ):
-        with pytest.raises(TargetError, match=said):
+        with pytest.raises(OtherModeError, match=said):
             load(amount, day)
     load("DECIMAL(10,2)", "DATE")
     assert table.query("SELECT a FROM orders") == []

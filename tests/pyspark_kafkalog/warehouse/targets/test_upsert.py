@@ -13,7 +13,7 @@ from pyspark_kafkalog.errors import (
     BadRecordError,
     InvalidRowError,
     LoadConflictError,
-    TargetError,
+    OtherModeError,
 )
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
@@ -176,16 +176,16 @@ def test_two_loads_of_one_partition_are_refused(table: Table) -> None:
 
 def test_a_table_that_was_appended_to_is_not_upserted(table: Table) -> None:
     load(table.open(), "nightly", 2)
-    with pytest.raises(TargetError, match="rows were appended to the table"):
+    with pytest.raises(OtherModeError, match="rows were appended to the table"):
         upsert(table.open(), "n", Record(b"a", b"1"))
 
 
 def test_a_table_that_is_upserted_is_not_appended_to(table: Table) -> None:
     upsert(table.open(), "n", Record(b"a", b"1"))
     for how in ("other", "n"):
-        with pytest.raises(TargetError, match="is upserted by key key"):
+        with pytest.raises(OtherModeError, match="is upserted by key key"):
             load(table.open(), how, 2)
-    with pytest.raises(TargetError, match="is upserted by key key"):
+    with pytest.raises(OtherModeError, match="is upserted by key key"):
         upsert(table.open(), "other", Record(b"b", b"1", 1), how=BY_TIME)
     assert found(table) == {b"a": b"1"}
 
@@ -216,7 +216,7 @@ def test_deleted_keys_stay_deleted_when_a_load_goes_back(table: Table) -> None:
 
 
 def test_an_append_that_began_before_the_first_upsert_is_refused(table: Table) -> None:
-    with pytest.raises(TargetError, match="is upserted by key key"):
+    with pytest.raises(OtherModeError, match="is upserted by key key"):
         load(cast(Target, _UpsertedAfterStage(table)), "nightly", 2)
     assert found(table) == {b"a": b"1"}
 
