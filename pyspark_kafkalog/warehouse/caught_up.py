@@ -6,7 +6,9 @@ ended where the load is, or before. That is not when the load last committed: it
 far behind the end. What is kept of each partition is therefore
 
     since_ms   all behind the place came after this time; of a first load when it began, as whoever
-               reads a log from its beginning within `delete.retention.ms` misses nothing either
+               reads a log from its beginning within `delete.retention.ms` misses nothing either; of
+               a partition that was added when its topic was looked at last, as the keys that were
+               deleted there may have rows from the others
     end        where the log ended later, at `end_ms`: a load that gets there relies on that time
 
 Times are the loader's, taken before brokers are asked. Plain functions; ask nobody.
@@ -54,11 +56,15 @@ class LogEnds:
     ends: Mapping[TopicPartition, int]
 
     def caught_up(self, known: Caught, places: Mapping[TopicPartition, int]) -> Caught:
-        """What is known of a load that comes to `places`. A partition that is new to it begins
-        now."""
+        """What is known of a load that comes to `places`."""
         found = {}
         for each, place in places.items():
             end = self.ends.get(each, place + 1)
-            before = known.get(each, CaughtUp(self.at_ms, end, self.at_ms))
+            before = known.get(each, CaughtUp(self.new_since_ms(known, each), end, self.at_ms))
             found[each] = before.moved(place, end, self.at_ms)
         return found
+
+    def new_since_ms(self, known: Caught, partition: TopicPartition) -> int:
+        """Since when all came of a partition that is new to a load."""
+        looked = (one.end_ms for each, one in known.items() if each.topic == partition.topic)
+        return max(looked, default=self.at_ms)

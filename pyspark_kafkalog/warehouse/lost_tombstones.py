@@ -73,7 +73,9 @@ def _since_ms(work: "Work", partition: TopicPartition) -> int:
     known = position.caught_up.get(partition)
     if known is not None:
         return known.since_ms
-    return 0 if position.offsets.get(partition) else work.ends.at_ms
+    if position.offsets.get(partition):
+        return 0
+    return work.ends.new_since_ms(position.caught_up, partition)
 
 
 def _most_ms_ahead(cluster: Cluster, topic: str) -> int:

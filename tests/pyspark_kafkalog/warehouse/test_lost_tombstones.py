@@ -83,22 +83,27 @@ class Users:
         with Cluster(self._config) as cluster:
             admin.create_topic(cluster, "users", 1, 1, {**CONFIG, **configs})
 
-    def send(self, key: bytes, value: bytes | None) -> None:
+    def add_partition(self) -> None:
+        with Cluster(self._config) as cluster:
+            admin.add_partitions(cluster, "users", 2)
+
+    def send(self, key: bytes, value: bytes | None, partition: int = 0) -> None:
         encoder = RecordEncoder(1, Codec.NONE, max_batch_bytes=1000)
         columns = {"key": pa.array([key], pa.binary()), "value": pa.array([value], pa.binary())}
         with Producer(self._config, is_idempotent=False) as producer:
             rows = pa.RecordBatch.from_pydict(columns)
             for _, batch in [*encoder.encode(rows), *encoder.finish()]:
-                producer.send(USERS, batch)
+                producer.send(USERS._replace(partition=partition), batch)
 
-    def wait_for_compaction(self, offset: int) -> None:
+    def wait_for_compaction(self, offset: int, partition: int = 0) -> None:
         """Until there is no record at `offset` any more."""
 
         def is_gone() -> bool:
             # A segment of its own, as the last one is not compacted.
-            self.send(b"filler", b"")
+            self.send(b"filler", b"", partition)
             with Cluster(self._config) as cluster:
-                fetched = list(Fetcher(cluster, USERS, offset, offset + 1).records())
+                place = USERS._replace(partition=partition)
+                fetched = list(Fetcher(cluster, place, offset, offset + 1).records())
                 headers = [header for each in fetched for header in batches(each.records)]
             return all(header.base_offset > offset for header in headers)
 
@@ -198,6 +203,31 @@ def test_a_load_that_is_never_up_relies_on_where_the_log_ended_before() -> None:
     assert known == {USERS: CaughtUp(3_000, 40, 4_000)}
     known = LogEnds(5_000, {USERS: 41}).caught_up(known, {USERS: 41})
     assert known == {USERS: CaughtUp(5_000, 41, 5_000)}
+
+
+def test_of_a_partition_that_is_new_all_came_since_its_topic_was_read_last() -> None:
+    """Whose keys may be those of rows from other partitions."""
+    known = LogEnds(1_000, {USERS: 10}).caught_up({}, {USERS: 4})
+    known = LogEnds(2_000, {USERS: 10}).caught_up(known, {USERS: 10})
+    added, other = TopicPartition("users", 1), TopicPartition("orders", 0)
+    ends = LogEnds(9_000, {USERS: 10, added: 5, other: 5})
+    assert ends.caught_up(known, {added: 3, other: 3}) == {
+        added: CaughtUp(2_000, 5, 9_000),
+        other: CaughtUp(9_000, 5, 9_000),
+    }
+
+
+@pytest.mark.slow
+def test_tombstones_of_a_partition_that_is_new_may_be_gone(users: Users) -> None:
+    users.make(**{"delete.retention.ms": "1500"})
+    users.send(b"a", b"1")
+    assert users.load(order_by="timestamp") == [b"a"]
+    users.add_partition()
+    users.send(b"a", b"2", 1)
+    users.send(b"a", None, 1)
+    users.wait_for_compaction(1, 1)
+    with pytest.raises(DataLossError, match=SAID.replace("users-0", "users-1")):
+        users.load(order_by="timestamp")
 
 
 @pytest.mark.slow
