@@ -140,7 +140,7 @@ class FileUpsert:
         stage = table.stage(schema)
         self._change = Change(stage)
         gone = {file.key: self._found[file.key].gone(stays_out) for file, _ in live}
-        cut = [file for file, _ in live if gone[file.key].true_count]
+        cut = [file for file, _ in live if len(gone[file.key])]
         for file in cut:
             is_fit = table.fits(file, schema)
             self._refuse_copy(file, None if is_fit else "its columns have other types, or no ids")
@@ -171,13 +171,13 @@ class FileUpsert:
             there, footer = source.schema_arrow, source.metadata
             where = dict(zip(names, table.columns(wanted)(there), strict=True))
             called = {name: there.field(at).name for name, at in where.items() if at is not None}
-            numbers, places = [], []
-            for group in range(footer.num_row_groups):
+            # A file without a column of the key has no rows with one.
+            has_key = all(name in called for name in upsert.key)
+            first, found = 0, [_FOUND.empty_table()]
+            for group in range(footer.num_row_groups if has_key else 0):
                 rows = footer.row_group(group).num_rows
-                # A file without a column of the key has no rows with one.
-                has_key = all(name in called for name in upsert.key)
-                if not has_key or not self._newest.may_be_in(footer, group, called[upsert.key[0]]):
-                    numbers.append(pa.nulls(rows, pa.int32()))
+                if not self._newest.may_be_in(footer, group, called[upsert.key[0]]):
+                    first += rows
                     continue
                 read = source.read_row_group(group, list(called.values()))
                 columns = {
@@ -186,17 +186,14 @@ class FileUpsert:
                     else pa.nulls(rows, staged.field(name).type)
                     for name in names
                 }
-                number = self._newest.numbers(columns)
-                numbers.append(number)
-                places.append(_places(upsert, columns, number))
-        return _Found(
-            pa.chunked_array(numbers, pa.int32()).combine_chunks(),
-            pa.concat_tables([_PLACES.empty_table(), *places]),
-        )
+                found.append(_places(upsert, columns, self._newest.numbers(columns), first))
+                first += rows
+        return _Found(footer.num_rows, pa.concat_tables(found))
 
     def _stays_out(self, found: Sequence["_Found"], deleted: pa.Table) -> pa.Array:
         """The numbers of the newest rows that are older than what is known of their keys."""
-        rows = pa.concat_tables([_PLACES.empty_table(), *(each.rows for each in found)])
+        places = (each.rows.select(_PLACES.names) for each in found)
+        rows = pa.concat_tables([_PLACES.empty_table(), *places])
         if pc.count_distinct(rows.column("number")).as_py() < rows.num_rows:
             raise TargetError(
                 f"{self._target} has several rows of a key: nothing was committed; take those off "
@@ -224,7 +221,7 @@ class FileUpsert:
         self,
         table: UpsertedTable,
         stage: Stage,
-        cut: Sequence[tuple[LiveFile, pa.BooleanArray]],
+        cut: Sequence[tuple[LiveFile, pa.ChunkedArray]],
         stays_out: pa.Array,
     ) -> Merge:
         """The files of `cut` without the rows that go, and the newest rows behind."""
@@ -232,12 +229,13 @@ class FileUpsert:
 
         def rows() -> Iterator[pa.RecordBatch]:
             for file, gone in cut:
-                yield from _masked(batches_of(file, stage.schema, columns), pc.invert(gone))
+                stays = pc.invert(_mask(gone, self._found[file.key].count))
+                yield from _masked(batches_of(file, stage.schema, columns), stays)
             staged = (batches_of(file, stage.schema, columns) for file in self._newest.files())
             yield from _masked(itertools.chain.from_iterable(staged), puts)
 
         written = list(write_files(stage, "upserted", rows()))
-        kept = sum(gone.false_count for _, gone in cut)
+        kept = sum(self._found[file.key].count - len(gone) for file, gone in cut)
         wanted, there = kept + puts.true_count, sum(file.records for file in written)
         if there != wanted:
             raise TargetError(
@@ -248,20 +246,21 @@ class FileUpsert:
 
 _PLACES = pa.schema({"number": pa.int32(), **_PLACE, "order": pa.int64()})
 """Rows of keys that the load has rows of, too: the number of that row, and where they are from."""
+_FOUND = _PLACES.append(pa.field("at", pa.int64()))
+"""Such rows of a file, and how many of its rows come before each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The rows of a file whose keys are among the newest ones: for each row of the file the number
-    of that one, or null, and such `rows` by themselves."""
+    """The `rows` of a file of `count` rows whose keys are among the newest ones."""
 
-    numbers: pa.Array
+    count: int
     rows: pa.Table
 
-    def gone(self, stays_out: pa.Array) -> pa.BooleanArray:
-        """Which rows of the file are replaced or deleted."""
-        is_older = pc.is_in(self.numbers, value_set=stays_out)
-        return pc.and_(pc.is_valid(self.numbers), pc.invert(is_older))
+    def gone(self, stays_out: pa.Array) -> pa.ChunkedArray:
+        """Which rows of the file are replaced or deleted, by how many come before each."""
+        is_older = pc.is_in(self.rows.column("number"), value_set=stays_out)
+        return self.rows.column("at").filter(pc.invert(is_older))
 
 
 class _Newest:
@@ -388,13 +387,17 @@ def together(passed: Mapping[str, Offsets]) -> dict[TopicPartition, int]:
     return found
 
 
-def _places(upsert: Upsert, columns: Mapping[str, pa.Array], number: pa.Array) -> pa.Table:
+def _places(
+    upsert: Upsert, columns: Mapping[str, pa.Array], number: pa.Array, first: int
+) -> pa.Table:
+    """Those of the rows that have a number; so many rows come before them all."""
     is_found = pc.is_valid(number)
+    at = pc.add(pc.indices_nonzero(is_found).cast(pa.int64()), first)
     found = {name: column.filter(is_found) for name, column in columns.items()}
     order = upsert.orders(found) if upsert.order_by else pa.nulls(len(found["topic"]), pa.int64())
     number = number.filter(is_found)
     columns = {"number": number, "topic": found["topic"], "partition": found["partition"]}
-    return pa.table({**columns, "order": order}).cast(_PLACES)
+    return pa.table({**columns, "order": order, "at": at}).cast(_FOUND)
 
 
 def _is_newer(known: pa.Table, new: pa.Table) -> pa.ChunkedArray:
@@ -441,6 +444,14 @@ def _last_of_each(keys: pa.ChunkedArray) -> pa.Array:
         return pa.array([], pa.bool_())
     differs = _combined(pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)))
     return pa.concat_arrays([differs, pa.array([True])])
+
+
+def _mask(positions: pa.ChunkedArray, count: int) -> pa.BooleanArray:
+    """For each of so many rows, in a bit, whether it is at one of these positions."""
+    bits = bytearray(-(-count // 8))
+    for at in positions.to_pylist():
+        bits[at >> 3] |= 1 << (at & 7)
+    return pa.BooleanArray.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
 
 
 def _masked(batches: Iterator[pa.RecordBatch], mask: pa.BooleanArray) -> Iterator[pa.RecordBatch]:
