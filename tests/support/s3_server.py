@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOTO = Path(os.environ.get("KAFKALOG_PEERS", ROOT / ".peers")).absolute() / "moto"
 BUCKET = "lake"
 REGION = "us-east-1"
+IS_MINIO = os.environ.get("KAFKALOG_S3") == "minio"
 # In the environment before Spark starts, whose workers have it from there.
 os.environ["AWS_ACCESS_KEY_ID"] = "loader"
 os.environ["AWS_SECRET_ACCESS_KEY"] = "sesame/+&"
@@ -140,7 +141,7 @@ class S3Server:
 
     def __init__(self) -> None:
         assert MOTO.is_dir(), f"no moto in {MOTO}: make peers"
-        self._minio = MinIO() if os.environ.get("KAFKALOG_S3") == "minio" else None
+        self._minio = MinIO() if IS_MINIO else None
         behind = [self._minio.address] if self._minio else []
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *behind],
@@ -165,9 +166,9 @@ class S3Server:
             self._put(BUCKET)
 
     def fail(self, fault: str) -> None:
-        """From now on: `blind`, conditions of puts are ignored; `lost`, the next commit is put and
-        answered by an error, `lost for long`, and all that follows too; `SlowDown` and
-        `ExpiredToken`, all is refused so; `none`."""
+        """From now on: `blind`, conditions of puts are ignored (not on MinIO: they are signed);
+        `lost`, the next commit is put and answered by an error, `lost for long`, and all that
+        follows too; `SlowDown` and `ExpiredToken`, all is refused so; `none`."""
         self._put(f"_fault/{quote(fault)}")
 
     def counts(self) -> Counter[str]:

@@ -4,6 +4,7 @@ What all targets promise, they are asked in the suites of EVERY_KIND, which `mak
 """
 
 import concurrent.futures
+import os
 import re
 import sys
 import threading
@@ -52,7 +53,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     table_of,
 )
 from tests.support.nessie import nessie
-from tests.support.s3_server import BUCKET, s3
+from tests.support.s3_server import BUCKET, IS_MINIO, s3
 from tests.support.tcp_proxy import TcpProxy
 
 
@@ -169,6 +170,7 @@ def test_a_commit_of_which_nobody_can_tell_is_found_by_the_next_load(
 
 
 @pytest.mark.long
+@pytest.mark.skipif(IS_MINIO, reason="conditions are signed")
 @by_log_entries
 def test_a_store_that_ignores_conditions_is_refused_before_anything_is_landed(
     table: InS3,
@@ -185,8 +187,8 @@ def test_what_the_store_refuses_is_told_soon_and_without_secrets(
     table: InS3, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     load(table.open(), "nightly", 3)
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "sesame-token")
     target, pending = begin(table.open())
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "sesame-token")
     s3().fail(fault)
     for act in (
         lambda: table.open().position("nightly"),
@@ -202,6 +204,7 @@ def test_what_the_store_refuses_is_told_soon_and_without_secrets(
         assert re.search(rf"{fault}|{AWS_WORDS[fault]}", str(caught.value))
         assert "sesame" not in "".join(traceback.format_exception(caught.value))
     s3().fail("none")
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
     assert table.rows() == expected_rows("nightly", 3)
     target.commit(pending)
     assert table.rows() == expected_rows("nightly", 7)
@@ -332,9 +335,8 @@ def test_a_topic_is_loaded_with_secrets_that_each_process_looks_up(
                 rows = pa.RecordBatch.from_pydict({"value": values})
                 for _, batch in [*encoder.encode(rows), *encoder.finish()]:
                     producer.send(TopicPartition("orders", partition), batch)
-        monkeypatch.setenv("LAKE_KEY", "sesame")
-        monkeypatch.setenv("LAKE_ID", "loader")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        for ours, name in (("ID", "AWS_ACCESS_KEY_ID"), ("KEY", "AWS_SECRET_ACCESS_KEY")):
+            monkeypatch.setenv(f"LAKE_{ours}", os.environ[name])
             monkeypatch.delenv(name)
         secrets = "{}=${{env:LAKE_ID}}&{}=${{env:LAKE_KEY}}".format(*table.secrets)
         target = f"{table.name}&{secrets}"
