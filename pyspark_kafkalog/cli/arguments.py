@@ -184,7 +184,7 @@ takes_quiet = click.option(
 
 TARGET = (
     "The target: parquet:PATH (a folder, or s3://BUCKET/PATH, gs://..., az://...), delta:PATH "
-    "(also s3://BUCKET/PATH), "
+    "(also s3://..., abfs://...), "
     "iceberg:NAMESPACE.TABLE?uri=...&warehouse=... or sql:SQLALCHEMY_URL#TABLE."
 )
 

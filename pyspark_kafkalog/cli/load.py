@@ -179,7 +179,8 @@ _ROWS_AND_FILES = (
         "--partition-by",
         default="",
         metavar="FIELD,...",
-        help="Columns, or the days(timestamp) or hours(timestamp) of a time.",
+        help="Columns, the years(...), months(...), days(...) or hours(...) of a time, or, for "
+        "Iceberg, truncate(WIDTH, COLUMN) and bucket(COUNT, COLUMN).",
     ),
     click.option(
         "--sort-by", default="", metavar="COLUMN[ desc],...", help="The order within each file."

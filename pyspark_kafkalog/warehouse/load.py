@@ -179,9 +179,10 @@ def load(
     `deadletter`, which sends the record to `dead_letter_topic` (the topic's name and
     -dead-letters), made when it is missing.
 
-    `partition_by` takes columns, `days(column)` and `hours(column)`; `sort_by` columns, each with
-    ` desc` or not, by which every file is sorted; `compression` zstd, snappy, gzip, lz4 or none; a
-    file that has reached `target_file_bytes` is followed by another one.
+    `partition_by` takes columns, `years(column)`, `months(column)`, `days(column)` and
+    `hours(column)`, for Iceberg also `truncate(width, column)` and `bucket(count, column)`;
+    `sort_by` columns, each with ` desc` or not, by which every file is sorted; `compression` zstd,
+    snappy, gzip, lz4 or none; a file that has reached `target_file_bytes` is followed by another.
 
     `group` is a consumer group whose offsets are committed after each commit of the load, so that
     lag tools see how far it is. They are not where it goes on; a failure is a warning.

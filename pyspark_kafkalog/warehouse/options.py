@@ -67,7 +67,7 @@ class LoadArguments(TypedDict, total=False):
     dead_letter_topic: str | None
     """The topic of dead letters; else the topic's name and `-dead-letters`."""
     partition_by: str | Sequence[str]
-    """Columns, `days(column)` or `hours(column)` to partition files by."""
+    """Columns, `days(column)` and such (see `load`) to partition files by."""
     sort_by: str | Sequence[str]
     """Columns, each with ` desc` or not, by which every file is sorted."""
     compression: str

@@ -1,8 +1,11 @@
 """How the rows of a load lie in files: by partition, in which order, in files of which size.
 
-A partition field is a column, `days(column)` or `hours(column)` of a time; the last two make
-partition values under the names that Iceberg gives them, `timestamp_day` (a date) and
+A partition field is a column, or `years(column)`, `months(column)`, `days(column)` or
+`hours(column)` of a time; these make partition values under the names that Iceberg gives them,
+`timestamp_year` (a number), `timestamp_month` (text such as 2026-11), `timestamp_day` (a date) and
 `timestamp_hour` (text such as 2026-11-21-17), in UTC; times beyond the year 9999 are like null.
+Iceberg tables also have `truncate(width, column)` and `bucket(count, column)`, whose hash is that
+of Iceberg's specification.
 Where the column itself is in the files (Iceberg) they are in the partition of the first or the
 last time of the calendar: readers leave out files by it, and null would be left out of any filter.
 (Their own days and hours, which the specification asks for, pyiceberg cannot write.)
@@ -14,13 +17,14 @@ Pure functions and values: any thread, driver and tasks.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, MissingExtraError
 from pyspark_kafkalog.warehouse.rows.calendar_range import DAY_US, FIRST_TIME_US, LAST_TIME_US
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
@@ -29,11 +33,14 @@ LEAST_FILE_BYTES = 1024 * 1024
 MOST_FILE_BYTES = 4 * 1024 * 1024 * 1024
 """Object stores copy a file into its place in one request, which S3 does up to 5 GB."""
 
-DAYS, HOURS = "days", "hours"
+YEARS, MONTHS, DAYS, HOURS = "years", "months", "days", "hours"
+TRUNCATE, BUCKET = "truncate", "bucket"
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_VALUE_BYTES = 200
-_FIELD = re.compile(r"\s*(days|hours)\s*\(\s*(.+?)\s*\)\s*", re.DOTALL)
+_OF_TIME = re.compile(r"\s*(years|months|days|hours)\s*\(\s*(.+?)\s*\)\s*", re.DOTALL)
+_OF_WIDTH = re.compile(r"\s*(truncate|bucket)\s*\(\s*(\d{1,9})\s*,\s*(.+?)\s*\)\s*", re.DOTALL)
+_COMMA = re.compile(r",(?![^(]*\))")
 _SORT = re.compile(r"\s*(.+?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
 _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 # What Spark and Hive escape in the name of a directory.
@@ -47,44 +54,96 @@ _PLAIN = (
 )
 
 
+_WHOLE = (pa.types.is_int32, pa.types.is_int64)
+_TAKEN: Mapping[str | None, tuple[Callable[[pa.DataType], bool], ...]] = {
+    None: _PLAIN,
+    **dict.fromkeys((YEARS, MONTHS, DAYS), (pa.types.is_timestamp, pa.types.is_date32)),
+    HOURS: (pa.types.is_timestamp,),
+    TRUNCATE: (pa.types.is_string, *_WHOLE),
+    BUCKET: (
+        *(pa.types.is_string, pa.types.is_binary, *_WHOLE),
+        *(pa.types.is_date32, pa.types.is_timestamp),
+    ),
+}
+"""The types of columns that each transform takes."""
+_TYPES: Mapping[str | None, pa.DataType] = {
+    YEARS: pa.int32(),
+    MONTHS: pa.string(),
+    DAYS: pa.date32(),
+    HOURS: pa.string(),
+}
+_FORMATS = {MONTHS: "%Y-%m", HOURS: "%Y-%m-%d-%H"}
+_ENDINGS = {TRUNCATE: "trunc", BUCKET: "bucket"}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One level of partitions: a column as it is, or the days or hours of a time."""
+    """One level of partitions: a column as it is, or what a transform makes of it, with `width`
+    where that has one."""
 
     column: str
     transform: str | None = None
+    width: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.column}_{self.transform[:-1]}" if self.transform else self.column
+        if self.transform is None:
+            return self.column
+        return f"{self.column}_{_ENDINGS.get(self.transform, self.transform[:-1])}"
 
     @property
     def type(self) -> pa.DataType | None:
-        """The type of the partition's values; None is the column's own."""
-        return {None: None, DAYS: pa.date32(), HOURS: pa.string()}[self.transform]
+        """The type of the partition's values in a column of their own; None is that of the
+        column itself, which they take the place of."""
+        return _TYPES.get(self.transform)
+
+    @property
+    def is_of_iceberg(self) -> bool:
+        """Only Iceberg has partitions by it."""
+        return self.transform in (TRUNCATE, BUCKET)
 
     def __str__(self) -> str:
-        return f"{self.transform}({self.column})" if self.transform else self.column
+        width = f"{self.width}, " if self.width else ""
+        return f"{self.transform}({width}{self.column})" if self.transform else self.column
 
     def values(self, table: pa.Table, in_files: bool = False) -> pa.ChunkedArray:
         """What tells the partition that each row is in; as text it is what `text` makes of it.
         `in_files`: the column is, too."""
         column = table.column(self.column)
+        if self.transform == BUCKET:
+            return _buckets(column, self.width)
+        if self.transform == TRUNCATE:
+            return _truncated(column, self.width)
         bounded = _within if in_files else _with_calendar
         if pa.types.is_timestamp(column.type):
             column = bounded(column.cast(pa.timestamp("us")), FIRST_TIME_US, LAST_TIME_US)
+        elif self.transform is not None:
+            column = bounded(column, FIRST_TIME_US // DAY_US, LAST_TIME_US // DAY_US)
         if self.transform == DAYS:
-            days = column.cast(pa.date32())
-            return bounded(days, FIRST_TIME_US // DAY_US, LAST_TIME_US // DAY_US)
-        if self.transform == HOURS:
-            return pc.floor_temporal(column, unit="hour")
+            return column.cast(pa.date32())
+        if self.transform == YEARS:
+            return pc.year(column).cast(pa.int32())
+        if self.transform in (MONTHS, HOURS):
+            return pc.floor_temporal(column, unit=self.transform[:-1])
         return column
 
     def text(self, value: pa.Scalar) -> str | None:
         """The name of a partition; None for null."""
-        if self.transform == HOURS and value.is_valid:
-            return str(pc.strftime(value, "%Y-%m-%d-%H").as_py())
-        return str(value.cast(pa.string()).as_py()) if value.is_valid else None
+        if not value.is_valid:
+            return None
+        if self.transform in _FORMATS:
+            return str(pc.strftime(value, _FORMATS[self.transform]).as_py())
+        return str(value.cast(pa.string()).as_py())
+
+
+def refuse_fields_of_iceberg(fields: Sequence[PartitionField]) -> None:
+    """Raises InvalidOptionError where only an Iceberg table could be partitioned so."""
+    for field in fields:
+        if field.is_of_iceberg:
+            raise InvalidOptionError(
+                f"partition_by names {field}, which Iceberg tables alone have: partition by a "
+                "column that a transform of the load makes"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +206,11 @@ def check_layout(layout: Layout, schema: pa.Schema) -> None:
     seen = {name.lower() for name in fields}
     for field in layout.partition_by:
         kind = _type_of(fields, field.column, "partition_by")
-        if field.transform and not pa.types.is_timestamp(kind):
-            fits = field.transform == DAYS and pa.types.is_date(kind)
-        else:
-            fits = bool(field.transform) or any(is_plain(kind) for is_plain in _PLAIN)
-        if not fits:
+        if not any(is_taken(kind) for is_taken in _TAKEN[field.transform]):
             raise InvalidOptionError(
                 f"partition_by names {field}, and column {field.column} is {kind}: partitions are "
-                "of texts, whole numbers, dates and booleans, days(...) and hours(...) of a time"
+                "of texts, whole numbers, dates and booleans, years(...), months(...), days(...) "
+                "and hours(...) of a time, in Iceberg truncate(WIDTH, ...) and bucket(COUNT, ...)"
             )
         if field.transform and field.name.lower() in seen:
             raise InvalidOptionError(
@@ -250,13 +306,49 @@ def _texts(
                 f"column {field.column} has a value of {len(text)} characters, which cannot be a "
                 "partition: partition by another column"
             )
-        if text and pa.types.is_date(groups.column(name).type) and not _DATE.fullmatch(text):
+        is_day = field.transform is None and pa.types.is_date(groups.column(name).type)
+        if text and is_day and not _DATE.fullmatch(text):
             raise InvalidRowError(
                 f"column {field.column} has a day beyond the years 1 to 9999, which cannot be a "
                 f"partition: replace it in a transform, or partition by days({field.column})"
             )
         texts.append(text)
     return tuple(texts)
+
+
+def _truncated(column: pa.ChunkedArray, width: int) -> pa.ChunkedArray:
+    """Texts to `width` characters, numbers to the multiple of `width` below them."""
+    if pa.types.is_string(column.type):
+        return pc.utf8_slice_codeunits(column, 0, width)
+    quotients = pc.divide(column, pa.scalar(width, column.type))
+    rests = pc.subtract(column, pc.multiply(quotients, pa.scalar(width, column.type)))
+    below = pc.if_else(pc.less(rests, 0), pc.add(rests, width), rests).cast(column.type)
+    return pc.subtract(column, below)
+
+
+def _buckets(column: pa.ChunkedArray, count: int) -> pa.ChunkedArray:
+    """By Iceberg's hash: the 32 bits of Murmur 3 of the bytes; of a number, or a time's count of
+    days or microseconds, those of 64 bits."""
+    try:
+        import mmh3  # comes with pyiceberg
+    except ImportError as error:
+        raise MissingExtraError(
+            "partition_by bucket(...) needs mmh3, which is not installed where rows are landed: "
+            "pip install 'pyspark-kafkalog[iceberg]' there"
+        ) from error
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us")).cast(pa.int64())
+    elif pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    encoded = column.combine_chunks().dictionary_encode()
+    values = encoded.dictionary
+    if pa.types.is_integer(values.type):
+        keys = [struct.pack("<q", value) for value in values.to_pylist()]
+    else:
+        keys = values.cast(pa.binary()).to_pylist()
+    buckets = pa.array([(mmh3.hash(key) & 0x7FFFFFFF) % count for key in keys], pa.int32())
+    return pa.chunked_array([buckets.take(encoded.indices)])
 
 
 def _within(times: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
@@ -283,13 +375,16 @@ def _escaped(text: str) -> str:
 
 
 def _listed(given: str | Sequence[str]) -> list[str]:
-    texts = given.split(",") if isinstance(given, str) else list(given)
+    texts = _COMMA.split(given) if isinstance(given, str) else list(given)
     return [text for text in texts if text.strip()]
 
 
 def _field(text: str) -> PartitionField:
-    found = _FIELD.fullmatch(text)
-    return PartitionField(found[2], found[1]) if found else PartitionField(text.strip())
+    if found := _OF_TIME.fullmatch(text):
+        return PartitionField(found[2], found[1])
+    if (found := _OF_WIDTH.fullmatch(text)) and 0 < int(found[2]) < 2**31:
+        return PartitionField(found[3], found[1], int(found[2]))
+    return PartitionField(text.strip())
 
 
 def _order(text: str) -> tuple[str, str]:

@@ -73,7 +73,11 @@ from pyspark_kafkalog.warehouse.commit import (
     ranges_to_json,
 )
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
-from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.rows.layout import (
+    PartitionField,
+    Partitioning,
+    refuse_fields_of_iceberg,
+)
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.deleted_keys import ANY_OFFSET, DeletedKeys
@@ -203,6 +207,7 @@ class DeltaTarget:
         upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
+        refuse_fields_of_iceberg(partition_by)
         with self._explained(f"write to the load target {self.place}"):
             self.place.make()
             rows = table_columns(schema, upsert)

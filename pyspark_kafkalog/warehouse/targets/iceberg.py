@@ -117,9 +117,9 @@ from pyspark_kafkalog.warehouse.targets.iceberg_rest import (
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_rewind import IcebergRewind, Places
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import (
-    TRANSFORMS,
     refuse_other_ids,
     refuse_unfit,
+    transform_of,
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
     IN_MEMORY,
@@ -442,7 +442,7 @@ class IcebergTarget:
             IcebergField(
                 numbered.find_field(field.column).field_id,
                 PARTITION_FIELD_ID_START + number,
-                TRANSFORMS[field.transform],
+                transform_of(field),
                 field.name,
             )
             for number, field in enumerate(partition_by)

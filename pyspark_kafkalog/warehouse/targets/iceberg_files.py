@@ -27,7 +27,13 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, HourTransform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    YearTransform,
+)
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 
@@ -126,6 +132,13 @@ def _metrics_of(column: pq.ColumnChunkMetaData) -> MetricModeTypes:
 def _partition_value(field: IcebergField, kind: IcebergType, text: str | None) -> Any:
     if text is None:
         return None
+    if isinstance(field.transform, BucketTransform):
+        return int(text)
+    if isinstance(field.transform, YearTransform):
+        return int(text) - _EPOCH.year
+    if isinstance(field.transform, MonthTransform):
+        year, month = text.split("-")
+        return (int(year) - _EPOCH.year) * 12 + int(month) - 1
     if isinstance(field.transform, HourTransform):
         moment = datetime.strptime(text, "%Y-%m-%d-%H").replace(tzinfo=timezone.utc)
         return (moment - _EPOCH) // timedelta(hours=1)

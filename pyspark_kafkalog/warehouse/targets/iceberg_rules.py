@@ -15,19 +15,46 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from pyspark_kafkalog.errors import LoadConflictError, TargetError
-from pyspark_kafkalog.warehouse.rows.layout import DAYS, HOURS, PartitionField
+from pyspark_kafkalog.warehouse.rows.layout import (
+    BUCKET,
+    DAYS,
+    HOURS,
+    MONTHS,
+    TRUNCATE,
+    YEARS,
+    PartitionField,
+)
 
-TRANSFORMS: Mapping[str | None, Transform[Any, Any]] = {
-    None: IdentityTransform(),
-    DAYS: DayTransform(),
-    HOURS: HourTransform(),
+_TRANSFORMS: Mapping[str | None, type[Transform[Any, Any]]] = {
+    None: IdentityTransform,
+    YEARS: YearTransform,
+    MONTHS: MonthTransform,
+    DAYS: DayTransform,
+    HOURS: HourTransform,
+    TRUNCATE: TruncateTransform,
+    BUCKET: BucketTransform,
 }
 
 _NEWEST_FORMAT = 2
+
+
+def transform_of(field: PartitionField) -> Transform[Any, Any]:
+    made: Any = _TRANSFORMS[field.transform]
+    transform: Transform[Any, Any] = made(field.width) if field.width else made()
+    return transform
 
 
 def refuse_unfit(
@@ -48,18 +75,14 @@ def refuse_unfit(
         (table.schema().find_column_name(field.source_id), str(field.transform))
         for field in table.spec().fields
     ]
-    if spec != [(field.column, str(TRANSFORMS[field.transform])) for field in partition_by]:
+    if spec != [(field.column, str(transform_of(field))) for field in partition_by]:
         there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"
-        ours = {str(transform) for transform in TRANSFORMS.values()}
-        is_known = all(transform in ours for _, transform in spec)
+        ours = tuple(_TRANSFORMS.values())
+        is_known = all(isinstance(field.transform, ours) for field in table.spec().fields)
         raise TargetError(
             f"the Iceberg table {identifier} is partitioned by {there}, not by "
             f"{', '.join(map(str, partition_by)) or 'nothing'}: "
-            + (
-                "say the same, or name another table"
-                if is_known
-                else "loads partition by columns, days(...) and hours(...), so name another table"
-            )
+            + ("say the same, or name another table" if is_known else "name another table")
         )
     there = schema_to_pyarrow(columns, include_field_ids=False)
     for field in schema:

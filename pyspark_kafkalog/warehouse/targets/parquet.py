@@ -48,7 +48,11 @@ from pyspark_kafkalog.warehouse.commit import (
     Stage,
 )
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
-from pyspark_kafkalog.warehouse.rows.layout import PartitionField, Partitioning
+from pyspark_kafkalog.warehouse.rows.layout import (
+    PartitionField,
+    Partitioning,
+    refuse_fields_of_iceberg,
+)
 from pyspark_kafkalog.warehouse.rows.schema_change import check_unchanged
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from pyspark_kafkalog.warehouse.targets.commit_file import (
@@ -144,6 +148,7 @@ class ParquetTarget:
         upsert: Upsert | None = None,
     ) -> Stage:
         load_id = new_load_id()
+        refuse_fields_of_iceberg(partition_by)
         _refuse_hidden(partition_by)
         with self._explained(f"write to the load target {self._storage}"):
             newest = self._log.newest()

@@ -394,7 +394,7 @@ def test_of_two_without_rows_each_did(table: Table) -> None:
 
 
 @by_files
-@pytest.mark.parametrize("partition_by", ["topic", "partition", "days(timestamp)"])
+@pytest.mark.parametrize("partition_by", ["topic", "partition", "months(timestamp)"])
 def test_files_of_partitions_keep_theirs(table: Table, partition_by: str) -> None:
     ranges = [OffsetRange("orders", number, 0, 6) for number in (0, 1)]
     together = [rows("nightly", piece, row_schema()) for piece in ranges]

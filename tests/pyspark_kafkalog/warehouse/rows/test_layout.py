@@ -1,8 +1,10 @@
 """Partitions, order and size of files: what a load asks for, and what readers find."""
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,14 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRowError, TargetError
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    InvalidRowError,
+    MissingExtraError,
+    TargetError,
+)
 from pyspark_kafkalog.source.partitions import OffsetRange
 from pyspark_kafkalog.warehouse.commit import (
     Commit,
     PendingCommit,
     Stage,
 )
-from pyspark_kafkalog.warehouse.rows.layout import Layout, check_layout, make_layout
+from pyspark_kafkalog.warehouse.rows.layout import Layout, Partitioning, check_layout, make_layout
 from pyspark_kafkalog.warehouse.targets import staged_files
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, S3Table, Table
@@ -149,7 +156,10 @@ def test_iceberg_partitions_are_hidden_ones(tmp_path: Path) -> None:
     assert found.properties["kafkalog.nightly.offsets"] == '{"orders": {"0": 100}}'
 
 
-@pytest.mark.parametrize("partition_by", ["", "days(timestamp)", "hours(timestamp)"])
+OF_TIME = [f"{transform}(timestamp)" for transform in ("years", "months", "days", "hours")]
+
+
+@pytest.mark.parametrize("partition_by", ["", *OF_TIME, "bucket(3, timestamp)"])
 def test_iceberg_finds_rows_of_any_time(tmp_path: Path, partition_by: str) -> None:
     """Also of those that no calendar has: of a producer that counts microseconds, say."""
     table = IcebergTable(tmp_path)
@@ -166,6 +176,81 @@ def test_iceberg_finds_rows_of_any_time(tmp_path: Path, partition_by: str) -> No
     ):
         found = table.iceberg().scan(row_filter, selected_fields=("id",)).to_arrow()
         assert sorted(found.column("id").to_pylist()) == sorted(2 * ids), row_filter
+
+
+NUMBERS = [0, -1, 1, 9, 10, -10, -11, 34]
+TIMES = [0, -1, 86_400_000_000, 1_790_000_000_123_456, -62_135_596_800_000_000]
+EDGES = {
+    "int": pa.array([*NUMBERS, 2**31 - 1, -(2**31) + 99], pa.int32()),
+    "long": pa.array([*NUMBERS, 2**63 - 1, -(2**63) + 99], pa.int64()),
+    "string": pa.array(["", "iceberg", "a\U0001f600b\U0001f600", "ab", "  x", "\u0301e"]),
+    "binary": pa.array([b"", b"\x00\x01\x02\x03", b"\xff" * 33]),
+    "date": pa.array([0, -1, 365, 20_000, -719_162, 2_932_896], pa.date32()),
+    "time": pa.array(TIMES, pa.timestamp("us", "UTC")),
+}
+TRANSFORMS = {
+    "truncate(1, x)": ("int", "long", "string"),
+    "truncate(10, x)": ("int", "long", "string"),
+    "bucket(16, x)": tuple(EDGES),
+    "bucket(1, x)": ("long",),
+    **dict.fromkeys(("years(x)", "months(x)", "days(x)"), ("date", "time")),
+    "hours(x)": ("time",),
+}
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "kind"), [(each, kind) for each in TRANSFORMS for kind in TRANSFORMS[each]]
+)
+def test_partitions_are_those_of_icebergs_own_transforms(
+    tmp_path: Path, partition_by: str, kind: str
+) -> None:
+    table = IcebergTable(tmp_path)
+    values = pa.concat_arrays([EDGES[kind], pa.nulls(1, EDGES[kind].type)])
+    rows = pa.RecordBatch.from_pydict({"id": range(len(values)), "x": values})
+    load(table, make_layout(partition_by, "", "zstd", 1 << 20), rows)
+    [field] = table.iceberg().spec().fields
+    theirs = field.transform.transform(table.iceberg().schema().find_type(field.source_id))
+    found: dict[int, Any] = {}
+    for task in table.iceberg().scan().plan_files():
+        ids = pq.read_table(task.file.file_path, columns=["id"]).column("id").to_pylist()
+        found |= dict.fromkeys(ids, task.file.partition[0])
+    plain = values.cast(pa.int64()) if kind == "time" else values
+    plain = plain.cast(pa.int32()) if kind == "date" else plain
+    assert found == dict(enumerate(map(theirs, plain.to_pylist())))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("partition_by", ["truncate(2, colour)", "bucket(4, id)"])
+def test_partitions_that_only_iceberg_has_are_refused_elsewhere(
+    tmp_path: Path, kind: str, partition_by: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match="which Iceberg tables alone have"):
+        load(KINDS[kind](tmp_path), layout_of(partition_by))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_extra_that_buckets_need_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mmh3", None)
+    stage = IcebergTable(tmp_path).open().stage(ROWS.schema, layout_of("colour").partition_by)
+    stage = replace(stage, partitioning=Partitioning(layout_of("bucket(4, id)").partition_by, True))
+    with pytest.raises(MissingExtraError, match=r"pip install 'pyspark-kafkalog\[iceberg\]'"):
+        list(write_files(stage, "orders", [ROWS]))
+
+
+def test_several_widths_are_listed_in_one_text(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    load(table, layout_of("bucket(4, id), truncate(2, colour),months(timestamp)"))
+    spec = [(field.name, str(field.transform)) for field in table.iceberg().spec().fields]
+    assert spec == [
+        ("id_bucket", "bucket[4]"),
+        ("colour_trunc", "truncate[2]"),
+        ("timestamp_month", "month"),
+    ]
+    for number in range(6):
+        found = table.iceberg().scan(row_filter=f"id = {number}").to_arrow()
+        assert found.column("id").to_pylist() == [number]
 
 
 def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path: Path) -> None:
@@ -227,7 +312,7 @@ def test_partitions_of_odd_texts_read_back_as_they_were(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize(
-    "partition_by", [["id"], ["loaded", "colour"], ["days(timestamp)"], ["hours(timestamp)"]]
+    "partition_by", [["id"], ["loaded", "colour"], *([each] for each in OF_TIME)]
 )
 def test_every_row_is_in_one_partition(table: Table, partition_by: list[str]) -> None:
     load(table, layout_of(partition_by))
@@ -272,6 +357,10 @@ def test_databases_are_not_partitioned(tmp_path: Path) -> None:
         ("colour,colour", "names a column twice"),
         ("days(timestamp),days(timestamp)", "twice"),
         ("weeks(timestamp)", r"partition_by names weeks\(timestamp\)"),
+        ("months(id)", r"names months\(id\), and column id is int64"),
+        ("truncate(2, timestamp)", r"names truncate\(2, timestamp\)"),
+        ("truncate(0, id)", r"names truncate\(0, id\), and rows have"),
+        ("bucket(colour)", r"names bucket\(colour\), and rows have"),
     ],
 )
 def test_partitions_that_cannot_be_are_refused(partition_by: str, said: str) -> None:
@@ -318,9 +407,12 @@ def test_a_day_that_no_calendar_has_is_no_partition(table: Table, day: int) -> N
         load(table, make_layout("day", (), "zstd", 1 << 20), rows)
 
 
-def test_days_that_no_calendar_has_are_in_the_partition_of_null(table: Table) -> None:
+@pytest.mark.parametrize("transform", ["days", "months", "years"])
+def test_days_that_no_calendar_has_are_in_the_partition_of_null(
+    table: Table, transform: str
+) -> None:
     rows = days([0, *ABSURD_DAYS, -719_162])
-    load(table, make_layout("days(day)", (), "zstd", 1 << 20), rows)
+    load(table, make_layout(f"{transform}(day)", (), "zstd", 1 << 20), rows)
     if table.name.startswith("parquet"):
         found = ds.dataset(table.directory / "table", exclude_invalid_files=True).to_table()
     else:
