@@ -101,24 +101,24 @@ def test_columns_that_may_not_be_null_are_refused(tmp_path: Path, made: Schema, 
 
 
 @pytest.mark.parametrize(
-    ("column", "transform"),
+    ("column", "transform", "advice"),
     [
-        ("id", BucketTransform(4)),
-        ("id", TruncateTransform(10)),
-        ("at", MonthTransform()),
-        ("at", YearTransform()),
-        ("id", VoidTransform()),
+        ("id", BucketTransform(4), "say the same, or"),
+        ("id", TruncateTransform(10), "say the same, or"),
+        ("at", MonthTransform(), "say the same, or"),
+        ("at", YearTransform(), "say the same, or"),
+        ("id", VoidTransform(), "name another table"),
     ],
 )
-def test_a_transform_that_no_load_has_is_named(
-    tmp_path: Path, column: str, transform: Transform[Any, Any]
+def test_a_transform_that_was_not_said_is_named(
+    tmp_path: Path, column: str, transform: Transform[Any, Any], advice: str
 ) -> None:
     table = IcebergTable(tmp_path)
     columns = Schema(*schema().fields, NestedField(9, "at", TimestamptzType()))
     made = catalog_of(table).create_table("lake.raw.orders", columns)
     with made.update_spec() as update:
         update.add_field(column, transform, "theirs")
-    said = f"is partitioned by {transform}({column}), not by nothing: loads partition by columns, "
+    said = f"is partitioned by {transform}({column}), not by nothing: {advice}"
     with pytest.raises(TargetError, match=re.escape(said)):
         load(table)
     assert not list(tmp_path.glob("lake/**/load-*"))
