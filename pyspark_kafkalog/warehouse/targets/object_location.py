@@ -100,6 +100,9 @@ _CREDENTIALS: Mapping[type, _Credentials] = {
 _METADATA_ENDPOINT = "http://169.254.169.254"
 _METADATA_TIMEOUT_S = 3
 
+# They are the URL's to say: obstore goes by these, and deltalake by the URL.
+_BUCKET = re.compile(r"(.*_)?(bucket|bucket_name|container_name)", re.IGNORECASE)
+_ACCOUNT = re.compile(r"(.*_)?account_name", re.IGNORECASE)
 _SECRET = re.compile(r"secret|token|password|credential|sas|key$", re.IGNORECASE)
 _REFERENCES = re.compile(r"(\$\{[^}]+\})+")
 _URL_QUERY = re.compile(r"(\w+://[^\s?\"']+)\?[^\s\"']+")
@@ -129,6 +132,11 @@ class Location:
                     f"the setting {name} of the target {self.shown} is a secret: write a reference "
                     f"to it, such as {name}=${{env:VARIABLE}}, or leave it to the environment"
                 )
+            if self._is_elsewhere(name, value):
+                raise InvalidOptionError(
+                    f"the setting {name} of the target {self.shown} names another place than its "
+                    "URL: leave it out, or change the URL"
+                )
 
     def below(self, path: str) -> str:
         """The URL of a location below this one, settings included."""
@@ -138,6 +146,12 @@ class Location:
     def settings(self) -> dict[str, str]:
         """With secrets looked up."""
         return {name: Secret(value).reveal() for name, value in self._settings.items()}
+
+    def _is_elsewhere(self, name: str, value: str) -> bool:
+        bucket, _, host = self._bucket.partition("@")
+        if _BUCKET.fullmatch(name):
+            return value != bucket
+        return bool(host and _ACCOUNT.fullmatch(name)) and value != host.partition(".")[0]
 
     @staticmethod
     def is_plain(settings: Mapping[str, str]) -> bool:

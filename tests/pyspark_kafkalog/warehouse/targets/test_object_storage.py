@@ -169,6 +169,32 @@ def test_a_place_that_is_none_is_refused_without_showing_secrets(place: str) -> 
     assert "sesame" not in str(caught.value).replace("nosuch://lake/sesame", "")
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    ("place", "setting"),
+    [
+        ("abfs://lake/orders", "container_name=other"),
+        ("abfs://lake/orders", "azure_container_name=other"),
+        ("abfss://lake@loader.dfs.core.windows.net/orders", "account_name=other"),
+        ("abfss://lake@loader.dfs.core.windows.net/orders", "AZURE_STORAGE_ACCOUNT_NAME=other"),
+        ("s3://lake/orders", "bucket=other"),
+        ("s3://lake/orders", "aws_bucket_name=other"),
+    ],
+)
+def test_a_setting_that_names_another_place_than_the_url_is_refused(
+    kind: str, place: str, setting: str
+) -> None:
+    """The table's log would be in one place and its files in the other."""
+    name = setting.partition("=")[0]
+    with pytest.raises(InvalidOptionError, match=f"the setting {name} .* another place than"):
+        open_target(f"{kind}:{place}?{setting}")
+
+
+def test_the_account_of_the_url_may_be_said_twice() -> None:
+    place = "abfss://lake@loader.dfs.core.windows.net/orders"
+    assert str(open_target(f"parquet:{place}?account_name=loader")) == f"parquet:{place}"
+
+
 def test_secrets_are_looked_up_where_the_store_is_opened(
     table: S3Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
