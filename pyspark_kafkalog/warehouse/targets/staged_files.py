@@ -7,7 +7,9 @@ other columns, which Parquet gives up where they grow. Statistics for all but he
 key and value, so that readers skip row groups by them, and none of floating point numbers: they
 leave NaN out, which Spark and DuckDB hold for the greatest number and would then not find. The
 file's own metadata has the nulls and bounds of such columns instead, `kafkalog.floats`, for Delta's
-log. Spark, Arrow and DuckDB read all of these.
+log. Spark, Arrow and DuckDB read all of these. Files of Iceberg tables have encodings of Parquet 1
+alone: Iceberg's own readers in Spark, before 1.10, have no others, and 1.11 still fails where
+a page of DELTA_LENGTH_BYTE_ARRAY holds nothing but nulls.
 
 Memory: a row group's rows (ROW_GROUP_BYTES and one Arrow batch), and its encoded and compressed
 pages; a row group is written to each partition that it has rows of, so that many partitions take no
@@ -55,7 +57,7 @@ MOST_OPEN_FILES = 64
 
 _BATCHES_COPIED_TOGETHER = 4
 # Columns of topics whose values do not repeat; what is called so and has another type is none.
-_PLAIN_ENCODINGS = {
+_ENCODINGS = {
     ("key", pa.binary()): "DELTA_LENGTH_BYTE_ARRAY",
     ("value", pa.binary()): "DELTA_LENGTH_BYTE_ARRAY",
     ("value", pa.string()): "DELTA_LENGTH_BYTE_ARRAY",
@@ -208,9 +210,9 @@ def _left_out(stage: Stage) -> list[str]:
 
 def _writer_options(schema: pa.Schema, compression: str) -> dict[str, Any]:
     encodings = {
-        field.name: encoding
+        field.name: "PLAIN" if _is_of_iceberg(field) else encoding
         for field in schema
-        if (encoding := _PLAIN_ENCODINGS.get((field.name, field.type)))
+        if (encoding := _ENCODINGS.get((field.name, field.type)))
     }
     leaves = {field.name: list(_leaves(field.name, field.type)) for field in schema}
     # By paths, which a column a.b and the field b of a column a share.
@@ -230,6 +232,10 @@ def _writer_options(schema: pa.Schema, compression: str) -> dict[str, Any]:
         "column_encoding": encodings,
         "write_statistics": sorted(measured),
     }
+
+
+def _is_of_iceberg(field: pa.Field) -> bool:
+    return b"PARQUET:field_id" in (field.metadata or {})
 
 
 def _of_columns(
