@@ -38,6 +38,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, IcebergType, IntegerType, LongType
 
 from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.targets.iceberg_rules import is_left_over
 from pyspark_kafkalog.warehouse.targets.staging import check_rows, staged_file
 from pyspark_kafkalog.warehouse.targets.storage import is_url
 from pyspark_kafkalog.warehouse.targets.storage_by_path import open_stage
@@ -87,10 +88,14 @@ def data_files(
 
 def partition_of(table: Table, schema: Schema, file: DataFile) -> Record:
     """The partition of a file in the table's own, from the texts that it was staged with."""
-    fields = table.spec().fields
-    types = [schema.find_type(field.source_id) for field in fields]
+    texts = iter(file.partition)
     return Record(
-        *(_partition_value(*each) for each in zip(fields, types, file.partition, strict=True))
+        *(
+            None
+            if is_left_over(schema, field)
+            else _partition_value(field, schema.find_type(field.source_id), next(texts))
+            for field in table.spec().fields
+        )
     )
 
 

@@ -13,8 +13,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import Record
 
-from pyspark_kafkalog.warehouse.commit import Stage
-from pyspark_kafkalog.warehouse.targets.iceberg_files import data_files, file_url
+from pyspark_kafkalog.warehouse.commit import DataFile, Stage
+from pyspark_kafkalog.warehouse.targets.iceberg_files import data_files, file_url, partition_of
 from pyspark_kafkalog.warehouse.targets.iceberg_transaction import (
     IN_MEMORY,
     commit_transaction,
@@ -53,7 +53,7 @@ def replace_files(
     require_unaltered(table, transaction)
     said.alter(transaction)
     files = {
-        file_url(table, stage, file.name): (file, _partition_of(merge))
+        file_url(table, stage, file.name): (file, _partition_of(table, merge, file))
         for merge in merges
         for file in merge.written
     }
@@ -79,9 +79,12 @@ def replace_files(
     return _snapshot_of(table, stage)
 
 
-def _partition_of(merge: Merge) -> Record:
+def _partition_of(table: Table, merge: Merge, file: DataFile) -> Record:
     """Files that take no other's place are in a table without partitions."""
-    return merge.files[0].source.partition if merge.files else Record()
+    if merge.files:
+        partition: Record = merge.files[0].source.partition
+        return partition
+    return partition_of(table, table.schema(), file)
 
 
 def _snapshot_of(table: Table, stage: Stage) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table import Table
 from pyiceberg.transforms import (
@@ -23,6 +24,7 @@ from pyiceberg.transforms import (
     MonthTransform,
     Transform,
     TruncateTransform,
+    VoidTransform,
     YearTransform,
 )
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
@@ -57,6 +59,13 @@ def transform_of(field: PartitionField) -> Transform[Any, Any]:
     return transform
 
 
+def is_left_over(schema: Schema, field: IcebergField) -> bool:
+    """Whether a table of format version 1 is no longer partitioned by the field: it stays, with
+    null for all. pyiceberg needs its column to be there."""
+    is_void = isinstance(field.transform, VoidTransform)
+    return is_void and schema.find_column_name(field.source_id) is not None
+
+
 def refuse_unfit(
     table: Table,
     columns: Schema,
@@ -74,6 +83,7 @@ def refuse_unfit(
     spec = [
         (table.schema().find_column_name(field.source_id), str(field.transform))
         for field in table.spec().fields
+        if not is_left_over(table.schema(), field)
     ]
     if spec != [(field.column, str(transform_of(field))) for field in partition_by]:
         there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"

@@ -15,7 +15,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.transforms import VoidTransform
 
+from pyspark_kafkalog import maintain
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
     InvalidRowError,
@@ -32,6 +35,7 @@ from pyspark_kafkalog.warehouse.rows.layout import Layout, Partitioning, check_l
 from pyspark_kafkalog.warehouse.targets import staged_files
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.pyspark_kafkalog.warehouse.tables import KINDS, IcebergTable, S3Table, Table
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
 from tests.support.s3_server import BUCKET
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -251,6 +255,40 @@ def test_several_widths_are_listed_in_one_text(tmp_path: Path) -> None:
     for number in range(6):
         found = table.iceberg().scan(row_filter=f"id = {number}").to_arrow()
         assert found.column("id").to_pylist() == [number]
+
+
+def test_fields_that_iceberg_keeps_of_an_earlier_partitioning_are_null(tmp_path: Path) -> None:
+    """Format version 1 has `void` for a field that was dropped."""
+    table = IcebergTable(tmp_path)
+    catalog = load_catalog("kafkalog", uri=table.uri, warehouse=f"file://{tmp_path}/lake")
+    catalog.create_namespace("lake.raw")
+    made = catalog.create_table("lake.raw.orders", ROWS.schema, properties={"format-version": "1"})
+    with made.update_spec() as update:
+        update.add_field("id", "bucket[4]").add_field("loaded", "identity")
+        update.add_field("colour", "truncate[2]")
+    for name in ("id_bucket_4", "colour_trunc_2"):
+        with made.update_spec() as update:
+            update.remove_field(name)
+    for _ in range(2):
+        load(table, layout_of("loaded"))
+    found = [task.file for task in table.iceberg().scan(row_filter="loaded = 2").plan_files()]
+    assert [list(file.partition) for file in found] == 2 * [[None, 2, None]]
+    assert maintain(table.name).left == ()
+    assert table.iceberg().scan(row_filter="loaded = 2").to_arrow()["id"].to_pylist() == [1, 1]
+    assert len(list(table.iceberg().scan().plan_files())) == 2
+
+
+def test_rows_are_upserted_where_no_field_but_earlier_ones_is_left(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    upsert(table.open(), "nightly")
+    catalog = load_catalog("kafkalog", uri=table.uri, warehouse=f"file://{tmp_path}/lake")
+    with catalog.load_table("lake.raw.orders").update_spec() as update:
+        update.add_field("topic", VoidTransform(), "earlier")
+    upsert(table.open(), "nightly", Record(b"a", b"1"), Record(b"b", b"2"))
+    upsert(table.open(), "nightly", Record(b"a", b"3"))
+    assert found(table) == {b"a": b"3", b"b": b"2"}
+    files = [task.file for task in table.iceberg().scan().plan_files()]
+    assert {len(file.partition) for file in files} == {1}
 
 
 def test_iceberg_keeps_empty_texts_and_nulls_apart(tmp_path: Path) -> None:
