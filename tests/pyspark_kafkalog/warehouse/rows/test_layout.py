@@ -197,6 +197,7 @@ TRANSFORMS = {
     "truncate(10, x)": ("int", "long", "string"),
     "bucket(16, x)": tuple(EDGES),
     "bucket(1, x)": ("long",),
+    "bucket(2147483647, x)": ("long",),
     **dict.fromkeys(("years(x)", "months(x)", "days(x)"), ("date", "time")),
     "hours(x)": ("time",),
 }
