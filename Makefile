@@ -45,7 +45,7 @@ CORE_42 := $(addprefix tests/parity/, \
         test_load.py::test_each_load_takes_what_is_new)
 
 .DEFAULT_GOAL := help
-.PHONY: serve mariadb stores targets spark cluster prepared help quickstart install test test-all test-most test-other-versions check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
+.PHONY: serve mariadb stores targets spark spark-tables cluster prepared help quickstart install test test-all test-most test-other-versions check crash loads rewinds transactions interop chaos mutants fuzz property property-loads uncompiled core42 spark42 bench bench-quick bench-growth bench-kills wheel deploy docs notebooks notebooks-stored peers clean preflight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -105,10 +105,13 @@ targets: install $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## every kind 
 spark: install $(STORES) /usr/lib/postgresql /usr/sbin/mariadbd ## every test with Spark, in every kind of target (20 minutes)
 	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m "long or not long" tests/spark $(PYTEST_ARGS)
 
+spark-tables: install $(PEERS)/spark-tables/python ## Delta and Iceberg tables, read and changed by Spark's own jars
+	KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop/test_spark_tables.py $(PYTEST_ARGS)
+
 transactions: install peers ## 200 SIGKILLs of our broker, and of clients that copy in transactions on it and on Apache Kafka
 	KAFKALOG_CRASH_KILLS=200 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m crash tests/crash/test_copy_crash.py $(PYTEST_ARGS)
 
-interop: install peers /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
+interop: install peers $(PEERS)/spark-tables/python /usr/bin/kcat ## beside real clients and Apache Kafka, old clients in every codec
 	KAFKALOG_ALL_CODECS=1 KAFKALOG_PEERS=$(PEERS) $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 cluster: install peers ## clusters over ZooKeeper, of ours and of both kinds of broker, one test after another
@@ -229,6 +232,13 @@ $(PEERS)/kafka $(PEERS)/kafka-zk $(PEERS)/kafka-0.8.2 $(PEERS)/zookeeper $(PEERS
 $(PEERS)/iceberg-connect:
 	@command -v mvn > /dev/null || $(call apt-install,maven)
 	tests/interop/peers/fetch $(PEERS) iceberg-connect
+
+# Of which both have been made for the same PySpark.
+$(PEERS)/spark-tables/python: | $(VENV)/.development
+	@command -v mvn > /dev/null || $(call apt-install,maven)
+	tests/interop/peers/fetch $(PEERS) spark-tables
+	$(PIP) -q --target $@.new pyspark==4.1.1
+	mv $@.new $@
 
 # As pytest rewrites them: each of its processes reads them all, and would do it again.
 build/tests-compiled: $(shell find tests -name '*.py') | $(VENV)/.development $(VENV)/.compiled

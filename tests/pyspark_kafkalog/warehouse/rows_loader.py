@@ -14,6 +14,7 @@ from pyspark_kafkalog.warehouse.commit import (
 )
 from pyspark_kafkalog.warehouse.landing import range_label
 from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange
+from pyspark_kafkalog.warehouse.rows.layout import PLAIN, Layout
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 
@@ -43,9 +44,11 @@ def rows(name: str, piece: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def write_rows(stage: Stage, name: str, piece: OffsetRange) -> list[DataFile]:
+def write_rows(
+    stage: Stage, name: str, piece: OffsetRange, layout: Layout = PLAIN
+) -> list[DataFile]:
     """Staged files of a range, as a landing task writes them."""
-    return list(write_files(stage, range_label(piece), [rows(name, piece, stage.schema)]))
+    return list(write_files(stage, range_label(piece), [rows(name, piece, stage.schema)], layout))
 
 
 def plan(target: Target, name: str, until_offset: int) -> tuple[Position, list[OffsetRange]]:
@@ -65,14 +68,15 @@ def load(
     until_offset: int,
     headers: bool = False,
     change: SchemaChange = UNSAID,
+    layout: Layout = PLAIN,
 ) -> Commit | None:
     """Loads both partitions of `orders`; None when they were there before."""
     last, ranges = plan(target, name, until_offset)
     if not ranges:
         return None
     columns = (*DEFAULT_COLUMNS, "headers") if headers else DEFAULT_COLUMNS
-    stage = target.stage(row_schema(columns), (), change)
-    files = [file for piece in ranges for file in write_rows(stage, name, piece)]
+    stage = target.stage(row_schema(columns), layout.partition_by, change)
+    files = [file for piece in ranges for file in write_rows(stage, name, piece, layout)]
     return target.commit(PendingCommit(stage, name, last, ranges, files))
 
 
