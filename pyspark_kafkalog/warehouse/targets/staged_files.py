@@ -8,8 +8,8 @@ key and value, so that readers skip row groups by them, and none of floating poi
 leave NaN out, which Spark and DuckDB hold for the greatest number and would then not find. The
 file's own metadata has the nulls and bounds of such columns instead, `kafkalog.floats`, for Delta's
 log. Spark, Arrow and DuckDB read all of these. Files of Iceberg tables have encodings of Parquet 1
-alone: Iceberg's own readers in Spark, before 1.10, have no others, and 1.11 still fails where
-a page of DELTA_LENGTH_BYTE_ARRAY holds nothing but nulls.
+alone: Iceberg's own vectorized reader in Spark has DELTA_BINARY_PACKED since 1.10, and
+DELTA_LENGTH_BYTE_ARRAY since 1.11 (apache/iceberg#15362), which fails at pages of nulls alone.
 
 Memory: a row group's rows (ROW_GROUP_BYTES and one Arrow batch), and its encoded and compressed
 pages; a row group is written to each partition that it has rows of, so that many partitions take no

@@ -410,8 +410,8 @@ def test_headers_do_not_come_into_a_table_without_them(table: IcebergTable) -> N
 
 
 def test_files_have_the_encodings_that_every_reader_knows(table: IcebergTable) -> None:
-    """Those of Parquet 1: Iceberg's own readers in Spark fail at others, up to 1.9 at all of them,
-    and 1.11 where there are only nulls."""
+    """Those of Parquet 1: Iceberg's own reader in Spark fails at others, up to 1.10 at keys and
+    values, and 1.11 where there are only nulls."""
     for until_offset in (2, 4, 6):
         load(table.open(), "nightly", until_offset, headers=True)
     assert maintain(table.name).compacted_files == 6
