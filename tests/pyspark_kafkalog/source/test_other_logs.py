@@ -18,6 +18,7 @@ from pyspark_kafkalog.source.offsets import from_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from tests.pyspark_kafkalog.client.conftest import batches_of
+from tests.support.leader_epochs import await_later_epochs
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -73,6 +74,7 @@ def test_a_broker_that_was_restored_and_has_written_on_has_other_records(tmp_pat
         # Started anew, it has a new epoch and has lost nothing.
         append(broker, 5)
         assert from_json(next_end(broker, end)) == {ORDERS_0: 105}
+    await_later_epochs()
     with EmbeddedBroker(copy) as broker:
         append(broker, 70)
         with pytest.raises(DataLossError, match=r"orders-0 (lost records before|has a leader of)"):

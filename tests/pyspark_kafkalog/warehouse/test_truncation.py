@@ -27,6 +27,7 @@ from pyspark_kafkalog.errors import DataLossError, LogTruncatedError
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from tests.property.task_session import StreamQuery, TaskFunction, TaskSession, write_rows
+from tests.support.leader_epochs import await_later_epochs
 
 ORDERS_0 = TopicPartition("orders", 0)
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -75,6 +76,7 @@ class Log:
         self._broker.stop()
         shutil.rmtree(self._data)
         shutil.copytree(self._data.with_name("backup"), self._data)
+        await_later_epochs()
         self._broker = EmbeddedBroker(data_dir=self._data).start()
 
     def load(self, **how: Any) -> Any:
