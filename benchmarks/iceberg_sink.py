@@ -71,6 +71,8 @@ class Form:
     columns: Mapping[str, IcebergType]
     ours: Mapping[str, Any] = field(default_factory=dict)
     peer: Mapping[str, str] = field(default_factory=dict)
+    count: int = 10_000_000
+    """Of rows: enough for the sink to take them in more commits than are measured."""
 
     @property
     def schema(self) -> Schema:
@@ -79,7 +81,7 @@ class Form:
         return Schema(*fields)
 
 
-BYTES = Form("values as they are", Kind(), {"value": BinaryType()}, peer=AS_BYTES)
+BYTES = Form("values as they are", Kind(), {"value": BinaryType()}, peer=AS_BYTES, count=20_000_000)
 JSON = Form(
     "JSON decoded",
     Kind(is_json=True),
@@ -104,7 +106,7 @@ def comparisons(running: Running) -> list[Comparison]:
 
 
 def _comparison(running: Running, form: Form) -> Comparison:
-    made = MadeTopic(lambda: running.kafka, int(10_000_000 * running.scale), form.kind)
+    made = MadeTopic(lambda: running.kafka, int(form.count * running.scale), form.kind)
     row = Row(
         "Warehouse",
         f"land {made.title} in Iceberg, {form.name}",
