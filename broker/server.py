@@ -50,7 +50,7 @@ from broker.cluster.store import MetadataStore
 from broker.cluster.to_brokers import AskBroker, ToBrokers, ask_nobody
 from broker.config.broker import RACK_AWARE, BrokerConfig
 from broker.config.definition import ConfigError
-from broker.config.dynamic import legal_topic_configs, usable_topic_configs
+from broker.config.dynamic import legal_topic_configs, usable_log_config
 from broker.config.endpoint import Endpoint, parse_ip_overrides
 from broker.config.group import group_config
 from broker.controller.channels import BrokerChannel
@@ -382,8 +382,8 @@ class BrokerServer:
 
     def _may_be_unclean(self, topic: str) -> bool:
         config = self._configs.current
-        configs = usable_topic_configs(config, self._topic_configs.of(topic))
-        return config.log_config(configs).unclean_leader_election_enable
+        stored = self._topic_configs.of(topic)
+        return usable_log_config(config, stored).unclean_leader_election_enable
 
     def _channel_to(self, node: BrokerNode) -> BrokerChannel:
         if node.node_id == self._config.broker_id:

@@ -22,7 +22,7 @@ from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.config.definition import ConfigEntry, ConfigSource
 from broker.config.describe import describe_broker, describe_default, describe_topic
-from broker.config.dynamic import usable_topic_configs
+from broker.config.dynamic import usable_log_config
 from broker.config.group import describe_group
 
 _RESULT = DescribeConfigsResponse.DescribeConfigsResult
@@ -69,8 +69,7 @@ async def _entries(resource_type: int, name: str, context: ConfigContext) -> Seq
         if context.metadata.topic(name) is None:
             raise UnknownTopicOrPartitionError()
         stored = await context.topic_configs.newest(name)
-        usable = usable_topic_configs(context.config, stored)
-        return describe_topic(context.config, context.config.log_config(usable))
+        return describe_topic(context.config, usable_log_config(context.config, stored))
     if resource_type == BROKER:
         node_id = context.metadata.broker.node_id
         if not name:

@@ -10,7 +10,6 @@ Called by: the event loop's thread; what blocks runs in the one metadata thread 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 
 from kafka.errors import BrokerResponseError
@@ -19,7 +18,7 @@ from broker.cluster import znodes
 from broker.cluster.changes import Changes, RunBlocking
 from broker.cluster.config_records import ConfigRecords
 from broker.config.broker import BrokerConfig
-from broker.config.dynamic import with_dynamic
+from broker.config.dynamic import fitting, with_dynamic
 from broker.config.no_effect import warn_of_no_effect
 
 _log = logging.getLogger(__name__)
@@ -46,19 +45,10 @@ def usable(config: BrokerConfig, own: Configs, default: Configs) -> tuple[Config
 
 
 def _fitting(entity: str, stored: Configs, fit: Callable[[Configs], BrokerConfig]) -> Configs:
-    """`fit` raises BrokerResponseError for what does not."""
-    with suppress(BrokerResponseError):
-        fit(stored)
-        return stored
-    kept: dict[str, str] = {}
-    for name, text in sorted(stored.items()):
-        try:
-            fit({**kept, name: text})
-        except BrokerResponseError as error:
-            _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
-        else:
-            kept[name] = text
-    return kept
+    def left_out(name: str, error: Exception) -> None:
+        _log.error("config.ignored entity=%s name=%s reason=%r", entity, name, str(error))
+
+    return fitting(stored, fit, BrokerResponseError, left_out)
 
 
 class ConfigManager:

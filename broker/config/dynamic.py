@@ -1,13 +1,15 @@
 """What may be set while the broker runs, as Kafka's DynamicBrokerConfig, and what follows."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from kafka.errors import InvalidRequestError
 
 from broker.config.broker import BROKER_FIELDS, BROKER_KEYS, BrokerConfig, broker_config_key
 from broker.config.definition import LONG_MAX, ConfigError, split_known
+from broker.config.log import LogConfig
 from broker.config.no_effect import LATER_BROKER_CONFIGS, check_protection
 from broker.config.other_properties import (
     ALL_BROKERS,
@@ -20,8 +22,10 @@ from broker.config.other_properties import (
 
 __all__ = [
     "DYNAMIC_BROKER_CONFIGS",
+    "fitting",
     "is_dynamic",
     "legal_topic_configs",
+    "usable_log_config",
     "usable_topic_configs",
     "with_dynamic",
 ]
@@ -85,24 +89,42 @@ def with_dynamic(
     return replace(config, dynamic=dict(own), dynamic_default=dict(default))
 
 
-def usable_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Mapping[str, str]:
-    """Of what is stored of a topic, whoever wrote it, that which this broker can act on: the rest
-    is left out and logged."""
-    try:
-        config.log_config(stored)
-    except ConfigError:
-        pass
-    else:
+def fitting(
+    stored: Mapping[str, str],
+    check: Callable[[Mapping[str, str]], object],
+    refusal: type[Exception],
+    left_out: Callable[[str, Exception], None],
+) -> Mapping[str, str]:
+    """Of what is stored, that which `check` takes together: all of it, or what fits to the others
+    by name. It raises a `refusal` for what does not, and `left_out` is told of that."""
+    with suppress(refusal):
+        check(stored)
         return stored
     kept: dict[str, str] = {}
     for name, text in sorted(stored.items()):
         try:
-            config.log_config({**kept, name: text})
-        except ConfigError as error:
-            _log.error("topic.config_ignored name=%s reason=%r", name, str(error))
+            check({**kept, name: text})
+        except refusal as error:
+            left_out(name, error)
         else:
             kept[name] = text
     return kept
+
+
+def usable_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Mapping[str, str]:
+    """Of what is stored of a topic, whoever wrote it, that which this broker can act on: the rest
+    is left out and logged."""
+
+    def left_out(name: str, error: Exception) -> None:
+        _log.error("topic.config_ignored name=%s reason=%r", name, str(error))
+
+    return fitting(stored, config.log_config, ConfigError, left_out)
+
+
+def usable_log_config(config: BrokerConfig, stored: Mapping[str, str]) -> LogConfig:
+    """What counts for the logs of such a topic. What is set on a broker, or on all, may contradict
+    what was set on a topic before."""
+    return config.log_config(usable_topic_configs(config, stored))
 
 
 def legal_topic_configs(config: BrokerConfig, stored: Mapping[str, str]) -> Mapping[str, str]:

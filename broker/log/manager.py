@@ -40,7 +40,7 @@ from kafka.structs import TopicPartition
 
 from broker.config.broker import BrokerConfig
 from broker.config.definition import INT_MAX
-from broker.config.dynamic import usable_topic_configs
+from broker.config.dynamic import usable_log_config
 from broker.config.log import LogConfig
 from broker.histogram import Histogram
 from broker.log.checkpoint import (
@@ -729,9 +729,7 @@ class LogManager:
         _log.info("log.deleted dir=%s renamed=%s", directory, renamed.name)
 
     def _log_config(self, topic: str) -> LogConfig:
-        # What is set on a broker, or on all, may contradict what was set on a topic before.
-        usable = usable_topic_configs(self._config, self._topic_overrides(topic))
-        return self._config.log_config(usable)
+        return usable_log_config(self._config, self._topic_overrides(topic))
 
     def _on_flush_due(self, log: Log) -> None:
         if self._maintenance is not None:
