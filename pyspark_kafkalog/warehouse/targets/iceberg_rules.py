@@ -80,15 +80,14 @@ def refuse_unfit(
             f"the Iceberg table {identifier} {rule}: landed files cannot be added to it; name "
             "another table"
         )
+    fields = [each for each in table.spec().fields if not is_left_over(table.schema(), each)]
     spec = [
-        (table.schema().find_column_name(field.source_id), str(field.transform))
-        for field in table.spec().fields
-        if not is_left_over(table.schema(), field)
+        (table.schema().find_column_name(field.source_id), str(field.transform)) for field in fields
     ]
     if spec != [(field.column, str(transform_of(field))) for field in partition_by]:
         there = ", ".join(f"{transform}({column})" for column, transform in spec) or "nothing"
         ours = tuple(_TRANSFORMS.values())
-        is_known = all(isinstance(field.transform, ours) for field in table.spec().fields)
+        is_known = all(isinstance(field.transform, ours) for field in fields)
         raise TargetError(
             f"the Iceberg table {identifier} is partitioned by {there}, not by "
             f"{', '.join(map(str, partition_by)) or 'nothing'}: "

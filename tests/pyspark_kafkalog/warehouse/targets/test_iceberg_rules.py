@@ -122,6 +122,21 @@ def test_a_transform_that_was_not_said_is_named(
     assert not list(tmp_path.glob("lake/**/load-*"))
 
 
+def test_a_field_that_is_left_over_is_not_to_be_said(tmp_path: Path) -> None:
+    table = IcebergTable(tmp_path)
+    made = catalog_of(table).create_table(
+        "lake.raw.orders", schema(), properties={"format-version": "1"}
+    )
+    with made.update_spec() as update:
+        update.add_identity("id")
+    with made.update_spec() as update:
+        update.remove_field("id")
+        update.add_field("id", BucketTransform(4), "theirs")
+    said = "is partitioned by bucket[4](id), not by nothing: say the same, or"
+    with pytest.raises(TargetError, match=re.escape(said)):
+        load(table)
+
+
 def test_a_table_is_refused_that_was_partitioned_by_a_column_that_is_gone(tmp_path: Path) -> None:
     """pyiceberg cannot write a manifest of it."""
     table = IcebergTable(tmp_path)
