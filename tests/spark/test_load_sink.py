@@ -255,10 +255,8 @@ def test_a_query_that_would_leave_records_out_is_refused(
         run(stream(topic), parquet, **elsewhere)
 
 
-@pytest.mark.long
-def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
-    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
-) -> None:
+def join_that_holds_back(stream: Callable[..., DataFrame], topics: Topics) -> tuple[DataFrame, str]:
+    """A join that gives one of three records, and the topic on whose `k1` the two others wait."""
     left, right = topics.create(), topics.create()
     topics.append(left, [b"1", b"2"], key=b"k1")
     topics.append(left, [b"3"], key=b"k2")
@@ -266,6 +264,14 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
     joined = stream(left).join(
         stream(right).select(F.col("key").alias("other")), F.expr("key = other")
     )
+    return joined, right
+
+
+@pytest.mark.long
+def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
+    stream: Callable[..., DataFrame], run: Callable[..., Any], parquet: Table, topics: Topics
+) -> None:
+    joined, right = join_that_holds_back(stream, topics)
     run(joined, parquet)
     assert places(parquet) == Counter({(0, 2): 1})
     topics.append(right, [b""], key=b"k1")
@@ -278,13 +284,7 @@ def test_rows_that_a_join_held_back_are_refused_and_nothing_is_lost(
 def test_rows_that_a_join_held_back_are_refused_in_foreach_batch_too(
     stream: Callable[..., DataFrame], parquet: Table, topics: Topics, servers: str, tmp_path: Path
 ) -> None:
-    left, right = topics.create(), topics.create()
-    topics.append(left, [b"1", b"2"], key=b"k1")
-    topics.append(left, [b"3"], key=b"k2")
-    topics.append(right, [b""], key=b"k2")
-    joined = stream(left).join(
-        stream(right).select(F.col("key").alias("other")), F.expr("key = other")
-    )
+    joined, right = join_that_holds_back(stream, topics)
 
     def each(rows: DataFrame, batch: int) -> None:
         writer = rows.write.format("kafkalog_load").mode("append")

@@ -45,25 +45,14 @@ _SORT = re.compile(r"\s*(.+?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
 _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 # What Spark and Hive escape in the name of a directory.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
-_PLAIN = (
-    pa.types.is_string,
-    pa.types.is_boolean,
-    pa.types.is_int32,
-    pa.types.is_int64,
-    pa.types.is_date32,
-)
-
-
 _WHOLE = (pa.types.is_int32, pa.types.is_int64)
+_PLAIN = (pa.types.is_string, *_WHOLE, pa.types.is_date32)
 _TAKEN: Mapping[str | None, tuple[Callable[[pa.DataType], bool], ...]] = {
-    None: _PLAIN,
+    None: (*_PLAIN, pa.types.is_boolean),
     **dict.fromkeys((YEARS, MONTHS, DAYS), (pa.types.is_timestamp, pa.types.is_date32)),
     HOURS: (pa.types.is_timestamp,),
     TRUNCATE: (pa.types.is_string, *_WHOLE),
-    BUCKET: (
-        *(pa.types.is_string, pa.types.is_binary, *_WHOLE),
-        *(pa.types.is_date32, pa.types.is_timestamp),
-    ),
+    BUCKET: (*_PLAIN, pa.types.is_binary, pa.types.is_timestamp),
 }
 """The types of columns that each transform takes."""
 _TYPES: Mapping[str | None, pa.DataType] = {

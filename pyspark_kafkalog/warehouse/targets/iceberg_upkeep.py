@@ -48,6 +48,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_place import (
 )
 from pyspark_kafkalog.warehouse.targets.iceberg_replacement import Said, replace_files
 from pyspark_kafkalog.warehouse.targets.iceberg_rules import rules_of_table, same_type
+from pyspark_kafkalog.warehouse.targets.staged_files import FIELD_ID
 from pyspark_kafkalog.warehouse.targets.staging import (
     check_staged,
     discard,
@@ -70,7 +71,6 @@ from pyspark_kafkalog.warehouse.targets.upkeep import (
 
 _SAID = Said(Operation.REPLACE, {"kafkalog.maintain": "true"})
 _DAYS_MS = 24 * 60 * 60 * 1000
-_FIELD_ID = b"PARQUET:field_id"
 _METADATA_FILE = re.compile(r"[^/]+\.(avro|metadata\.json)")
 
 
@@ -312,7 +312,7 @@ def by_mapped_name(
 
 
 def _id(field: pa.Field) -> bytes | None:
-    return (field.metadata or {}).get(_FIELD_ID)
+    return (field.metadata or {}).get(FIELD_ID)
 
 
 def _has_same_ids(kind: pa.DataType, wanted: pa.DataType) -> bool:

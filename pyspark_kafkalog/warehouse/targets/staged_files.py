@@ -51,6 +51,9 @@ SORTED_BYTES = 128 * 1024 * 1024
 SORTED_ROWS = 4_000_000
 """What is sorted is sorted in memory: a file holds no more of it."""
 
+FIELD_ID = b"PARQUET:field_id"
+"""In a field's metadata, where the files are of an Iceberg table: its id, by Arrow's convention."""
+
 MOST_OPEN_FILES = 64
 """A task whose rows go to more partitions closes the file that it wrote to longest ago."""
 
@@ -235,7 +238,7 @@ def _writer_options(schema: pa.Schema, compression: str) -> dict[str, Any]:
 
 
 def _is_of_iceberg(field: pa.Field) -> bool:
-    return b"PARQUET:field_id" in (field.metadata or {})
+    return FIELD_ID in (field.metadata or {})
 
 
 def _of_columns(

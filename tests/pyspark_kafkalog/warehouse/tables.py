@@ -287,26 +287,25 @@ class DeltaLakeTable(Table):
         return [tuple(gap) for gap in json.loads(newest["kafkalog.gaps"])]
 
 
-class S3DeltaTable(InS3, DeltaLakeTable):
+class DeltaInStore(InStore, DeltaLakeTable):
+    def stage_of(self, stage: Stage) -> str:
+        return f"load-{stage.load_id}"
+
+
+class S3DeltaTable(InS3, DeltaInStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.uri = f"s3://{BUCKET}/{self.prefix}"
         self.name = f"delta:{s3().url(self.prefix)}"
         self.options = {"endpoint": s3().endpoint, "region": REGION, "allow_http": "true"}
 
-    def stage_of(self, stage: Stage) -> str:
-        return f"load-{stage.load_id}"
 
-
-class AzureDeltaTable(InAzure, DeltaLakeTable):
+class AzureDeltaTable(InAzure, DeltaInStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.uri = f"abfs://{CONTAINER}/{self.prefix}"
         self.name = f"delta:{azure().url(self.prefix)}"
         self.options = {"endpoint": azure().endpoint, "allow_http": "true"}
-
-    def stage_of(self, stage: Stage) -> str:
-        return f"load-{stage.load_id}"
 
 
 class IcebergTable(Table):
