@@ -55,8 +55,8 @@ class TopicRecreatedError(DataLossError):
 
 
 class LogTruncatedError(DataLossError):
-    """A log lost its end while that was read, and others have its offsets: to read again is right,
-    whatever failOnDataLoss says."""
+    """A log lost its end, from `log_end_offset` on, while that was read, and others have its
+    offsets: to read again is right, whatever failOnDataLoss says."""
 
 
 class FetchTimeoutError(KafkalogError, TimeoutError):

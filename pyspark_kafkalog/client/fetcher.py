@@ -324,12 +324,14 @@ class Fetcher:
         partition = self._topic_partition
         end = epoch_ends(self._cluster, {partition: leader_epoch}).get(partition)
         if end is not None and end < self._state.until_offset:
-            raise LogTruncatedError(
+            error = LogTruncatedError(
                 f"Partition {partition.partition} of topic {partition.topic} was cut off at offset "
                 f"{end} while its offsets up to {self._state.until_offset} were to be read, and "
                 "holds other records there now (an election of a replica that was not in sync, or "
                 "a power loss). Read again."
             )
+            error.log_end_offset = end
+            raise error
         self._leader_epoch = None
 
     def _accept_nothing(self, found: fetch.FetchedPartition) -> None:

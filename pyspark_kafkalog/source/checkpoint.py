@@ -20,12 +20,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from hashlib import blake2b
+from operator import or_
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 from urllib.parse import quote
-from uuid import UUID
 
 import pyarrow.fs
 
@@ -63,8 +64,8 @@ class Jumps:
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """What a micro-batch was planned from: the bytes of its file, where each source begins and ends
-    (None of what is no topic), the ids of topics as far as it has them, and whether the query keeps
-    state in the checkpoint.
+    (None of what is no topic), which logs these are of as far as it says so, and whether the query
+    keeps state in the checkpoint.
 
     Of the first batch of a query `starts` is empty, as that is not written down; of a source that
     is new in a later one only our streams do so. There are `jumps` where new sources do not begin
@@ -77,7 +78,7 @@ class BatchPlan:
     end: str
     starts: tuple[Offsets | None, ...]
     ends: tuple[Offsets | None, ...]
-    topic_ids: Mapping[str, UUID]
+    logs: LogIdentity
     has_state: bool
     jumps: Jumps | None
 
@@ -176,7 +177,7 @@ def planned_from(checkpoint: str | None, batch: int) -> Planned:
     refuse_jumps(f"{checkpoint}/offsets/{batch}", plan.jumps)
     content, starts, ends = plan.content, _of_topics(plan.starts), _of_topics(plan.ends)
     if starts and ends and starts != ends and not plan.has_state:
-        ids = {topic: str(one) for topic, one in plan.topic_ids.items()}
+        ids = {topic: str(one) for topic, one in plan.logs.topic_ids.items()}
         content = json.dumps([starts, ends, *([ids] if ids else [])], sort_keys=True).encode()
     return Planned(_digest(content), plan.start, plan.end, checkpoint, batch)
 
@@ -248,10 +249,9 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     has_state = state.type is not pyarrow.fs.FileType.NotFound
     sources, known = _by_name(content), _by_name(before)
     logs = [identity_in(source) for source in sources.values() if _are_of_topics(source)]
-    ids = {topic: one for each in logs for topic, one in each.topic_ids.items()}
-    begins = {where: begin for each in logs for where, begin in each.begins.items()}
+    noted = reduce(or_, logs, LogIdentity())
     starts = tuple(
-        None if start is None else {each: begins.get(each, at) for each, at in start.items()}
+        None if start is None else {each: noted.begins.get(each, at) for each, at in start.items()}
         for start in (_starts(files, root, batch, known, sources) if batch else ())
     )
     jumps = _jumps(files, root, batch, known, sources, starts) if batch else None
@@ -260,7 +260,7 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     ends = tuple(
         from_json(source) if _are_of_topics(source) else None for source in sources.values()
     )
-    return BatchPlan(content, *places, starts, ends, ids, has_state, jumps)
+    return BatchPlan(content, *places, starts, ends, noted, has_state, jumps)
 
 
 def _starts(
@@ -302,7 +302,7 @@ def _jumps(
     for (name, source), start in zip(sources.items(), starts, strict=True):
         if name not in kept and start:
             new |= start
-            now = LogIdentity({**now.topic_ids, **identity_in(source).topic_ids})
+            now |= identity_in(source)
     begins = dict(new)
     ended: Offsets = {}
     newest = 0

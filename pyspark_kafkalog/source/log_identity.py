@@ -46,6 +46,14 @@ class LogIdentity:
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     begins: Offsets = field(default_factory=dict)
 
+    def __or__(self, other: "LogIdentity") -> "LogIdentity":
+        """What both tell; of what they both do, what `other` tells."""
+        return LogIdentity(
+            {**self.topic_ids, **other.topic_ids},
+            {**self.epochs, **other.epochs},
+            self.begins | other.begins,
+        )
+
     def of(self, offsets: Offsets) -> "LogIdentity":
         """What is of the partitions in `offsets`."""
         topics = {each.topic for each in offsets}

@@ -36,6 +36,7 @@ def read_task(
                 piece,
                 task.topic_ids.get(piece.topic),
                 leader_epoch=task.epochs.get(piece.topic_partition),
+                ends_at_cut=True,
             )
 
 
@@ -47,6 +48,7 @@ def read_range(
     topic_id: UUID | None = None,
     on_gap: Callable[[OffsetRange], None] | None = None,
     leader_epoch: int | None = None,
+    ends_at_cut: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of one range in offset order, each once, in batches of about 10,000 rows.
 
@@ -55,8 +57,8 @@ def read_range(
 
     Raises LogTruncatedError if they mean other records by now, and DataLossError if some are gone;
     with `fail_on_data_loss` false it warns, tells `on_gap` which ones, and goes on at the earliest
-    offset that is there. Raises BadRecordError for a record that no row can hold, unless
-    `permissive`.
+    offset that is there, and with `ends_at_cut` as well it ends where others are. Raises
+    BadRecordError for a record that no row can hold, unless `permissive`.
     """
     until_offset = offset_range.until_offset
     decoder = RecordDecoder(
@@ -80,8 +82,17 @@ def read_range(
                 )
                 position = fetched.next_offset
             break
+        except LogTruncatedError as error:
+            if options.fail_on_data_loss or not ends_at_cut:
+                raise
+            report_data_loss(
+                f"Offsets {error.log_end_offset} up to {until_offset} of partition "
+                f"{describe([offset_range.topic_partition])} are of another log by now.",
+                fail_on_data_loss=False,
+            )
+            until_offset = min(until_offset, error.log_end_offset)
         except DataLossError as error:
-            if options.fail_on_data_loss or isinstance(error, LogTruncatedError):
+            if options.fail_on_data_loss:
                 raise
             begins, position = position, _next_available(error, offset_range, position)
             if on_gap is not None:

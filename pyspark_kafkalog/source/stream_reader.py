@@ -259,9 +259,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_gone(ends.keys() - covered)
             starts, ends = self._as_logs_are(starts, ends, before.epochs, planned.epochs)
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
-        # Who may lose data reads on after a cut, and the next batch goes on from there.
-        epochs = planned.epochs if self._options.fail_on_data_loss else {}
-        return [InputPartition(task) for task in read_tasks(tasks, self._topic_ids, epochs)]
+        # Where a log is cut off meanwhile, who may lose data reads as far as that: the next batch
+        # goes on from there.
+        found = read_tasks(tasks, self._topic_ids, planned.epochs)
+        return [InputPartition(task) for task in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         with PlainErrors():

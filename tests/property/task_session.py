@@ -93,11 +93,19 @@ _MOST_BATCHES = 300
 
 
 class StreamQuery:
-    """`readStream.format("kafkalog")...writeStream.format("kafkalog_load")`, with availableNow."""
+    """`readStream.format("kafkalog")...writeStream.format("kafkalog_load")`, with availableNow.
+
+    `before_tasks` is called before the tasks of each micro-batch run.
+    """
 
     def __init__(
-        self, checkpoint: Path, source: Mapping[str, str], sink: Mapping[str, str]
+        self,
+        checkpoint: Path,
+        source: Mapping[str, str],
+        sink: Mapping[str, str],
+        before_tasks: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before_tasks = before_tasks
         self._checkpoint = checkpoint
         self._source = dict(source)
         self._sink = {**sink, "checkpointLocation": str(checkpoint)}
@@ -144,6 +152,7 @@ class StreamQuery:
             [pickle.loads(pickled((reader, part))) for part in parts],
             batch,
             query_id=self._id(),
+            before_tasks=self._before_tasks,
         )
         (self._checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
@@ -169,10 +178,15 @@ def write_rows(source: Mapping[str, str], sink: Mapping[str, str]) -> None:
 
 
 def commit_rows(
-    make_writer: Callable[[], Any], parts: list[Any], *batch: int, query_id: str | None = None
+    make_writer: Callable[[], Any],
+    parts: list[Any],
+    *batch: int,
+    query_id: str | None = None,
+    before_tasks: Callable[[], None] = lambda: None,
 ) -> None:
     """The tasks of one write and its commit, or its abort after a task that failed."""
     sent = pickled(make_writer())
+    before_tasks()
     messages: list[Any] = []
     before = TaskContext._taskContext
     try:

@@ -2,13 +2,15 @@
 rows fit. checkpoint.py knows the files; sources that are no topics are passed over.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafkalog.errors import InvalidRowError
+from pyspark_kafkalog.errors import InvalidRowError, TopicRecreatedError
 from pyspark_kafkalog.source.checkpoint import batch_plan, refuse_jumps
+from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import Offsets, describe
 from pyspark_kafkalog.warehouse.sink.row_places import Spans
 
@@ -19,7 +21,8 @@ class MicroBatch:
 
     In the first batch of a query `starts` is empty, as that is not written down; in a later one
     `begun` are the partitions of sources that are new, and have not noted it. `unequal` are those
-    that two sources read in different portions.
+    that two sources read in different portions. `logs` tells which logs the offsets are of, as far
+    as the read has noted it.
     """
 
     starts: Offsets = field(default_factory=dict)
@@ -27,12 +30,32 @@ class MicroBatch:
     unequal: frozenset[TopicPartition] = frozenset()
     begun: frozenset[TopicPartition] = frozenset()
     is_first: bool = True
+    logs: LogIdentity = field(default_factory=LogIdentity)
 
     def start_of(self, topic_partition: TopicPartition) -> int | None:
         """Where it begins to read a partition; None where that is not known."""
         if self.is_first or topic_partition in self.begun:
             return None
         return self.starts.get(topic_partition, 0)
+
+    def without_recreated(self, topic_ids: Mapping[str, UUID], seen: Spans) -> "MicroBatch":
+        """What it reads of topics that are, by their ids of now, those that it was planned for.
+
+        Of one that was created again in between a read that may lose data gives nothing, and
+        begins anew in the next batch: its offsets here would be taken for those of the new topic.
+        Raises TopicRecreatedError where there are rows of it all the same.
+        """
+        others = self.logs.others(LogIdentity(topic_ids))
+        if read := {each.topic for each in seen} & others:
+            raise TopicRecreatedError(
+                f"{', '.join(sorted(read))}: deleted and created again while a micro-batch was "
+                "read. Nothing of it was committed: start the query again."
+            )
+        return replace(
+            self,
+            starts={each: at for each, at in self.starts.items() if each.topic not in others},
+            untils={each: at for each, at in self.untils.items() if each.topic not in others},
+        )
 
     def check(self, seen: Spans) -> None:
         """Raises InvalidRowError for rows of other offsets than the batch reads.
@@ -83,7 +106,7 @@ def micro_batch(checkpoint: str, batch: int, is_needed: bool = True) -> MicroBat
         if start is None
         for each in end or ()
     } - starts.keys()
-    return MicroBatch(starts, untils, frozenset(unequal), frozenset(begun), is_first=batch == 0)
+    return MicroBatch(starts, untils, frozenset(unequal), frozenset(begun), batch == 0, plan.logs)
 
 
 def _of_all(sources: Iterable[Offsets | None], unequal: set[TopicPartition]) -> Offsets:

@@ -58,6 +58,7 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LoadConflictError,
 )
+from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
     Limit,
@@ -364,10 +365,10 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             self._refuse_passed_by_others(plan, seen, query)
             if batch is None and reports[0].batch is not None:
                 self._refuse_held_back(int(reports[0].batch), seen)
-            ranges, epochs = self._ranges(plan, seen, batch)
+            ranges, logs = self._ranges(plan, seen, batch)
             # Asked before the read, so never the id of a topic that was created again since then.
             moved = {piece.topic for piece in ranges}
-            ids = {topic: one for topic, one in plan.topic_ids.items() if topic in moved}
+            ids = {topic: one for topic, one in logs.topic_ids.items() if topic in moved}
             self._check_back(plan, moved - ids.keys())
             client = self._options.client
             marks = {} if client is None else marks_of(client, ranges, ids)
@@ -388,7 +389,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         name, planned_from = self._options.name, plan.planned_from
         queries = {piece.topic_partition: query for piece in ranges} if query else NO_QUERIES
         pending = PendingCommit(
-            stage, name, planned_from, ranges, files, ids, epochs, marks, queries
+            stage, name, planned_from, ranges, files, ids, logs.epochs, marks, queries
         )
         try:
             return target.commit(pending)
@@ -444,15 +445,19 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
 
     def _ranges(
         self, plan: SinkPlan, seen: Spans, batch: int | None
-    ) -> tuple[list[OffsetRange], Epochs]:
-        """By what the name moves, and the epochs of leaders.
+    ) -> tuple[list[OffsetRange], LogIdentity]:
+        """By what the name moves, and which logs that is of: what the read has noted of a leader
+        goes before what brokers said later, when the log may have been cut off.
 
         Raises InvalidRowError, InvalidOptionError, DataLossError."""
         options = self._options
         reads = None if batch is None else self._micro_batch(batch)
+        noted = LogIdentity()
         starting = options.starting
         if batch is not None:
             if reads is not None:
+                noted = reads.logs
+                reads = reads.without_recreated(plan.topic_ids, seen)
                 reads.check(seen)
             elif starting is None:
                 # Of such a query nothing is known but its rows.
@@ -465,7 +470,9 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             bounds = _joined(bounds, _soon_asked(options.client, new))
         begins = Begins(starting, bounds.earliest, options.fail_on_data_loss, is_blind)
         ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
-        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)], bounds.epochs
+        said = LogIdentity(plan.topic_ids, noted.epochs)
+        logs = LogIdentity(noted.topic_ids, bounds.epochs) | said
+        return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)], logs
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
         checkpoint = self._options.checkpoint_location

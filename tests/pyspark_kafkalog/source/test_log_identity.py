@@ -252,11 +252,12 @@ def test_a_batch_that_is_run_again_is_not_read_from_a_log_that_was_cut_off(
 
 
 def test_tasks_doubt_records_of_leaders_that_were_elected_later(cluster: Leaders) -> None:
+    """Also where data may be lost: what comes after a cut, the next batch reads."""
     _, end = first_batch()
-    for fail, doubted in (("true", {ORDERS_0: 4}), ("false", {})):
+    for fail in ("true", "false"):
         stream = reader(failOnDataLoss=fail)
         (task,) = stream.partitions(stream.initialOffset(), end)
-        assert task.value.epochs == doubted
+        assert task.value.epochs == {ORDERS_0: 4}
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

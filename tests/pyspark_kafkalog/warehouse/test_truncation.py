@@ -1,10 +1,11 @@
 """Logs that lose their tail between two loads, and give its offsets to other records."""
 
+import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ class Log:
         self._data = directory / "data"
         self._table = directory / "table"
         self._broker = EmbeddedBroker(data_dir=self._data).start()
-        with Cluster(self._config()) as cluster:
-            admin.create_topic(cluster, "orders", 1, 1)
+        self.create()
 
     def write(self, values: Sequence[bytes]) -> None:
         encoder = RecordEncoder(1, Codec.NONE, max_batch_bytes=1)
@@ -54,10 +54,17 @@ class Log:
         with Cluster(self._config()) as cluster:
             assert not admin.delete_records(cluster, {ORDERS_0: offset}, lambda *begins: None)
 
-    def create_again(self) -> None:
+    def create(self) -> None:
+        with Cluster(self._config()) as cluster:
+            admin.create_topic(cluster, "orders", 1, 1)
+
+    def delete(self) -> None:
         with Cluster(self._config()) as cluster:
             admin.delete_topics(cluster, ["orders"])
-            admin.create_topic(cluster, "orders", 1, 1)
+
+    def create_again(self) -> None:
+        self.delete()
+        self.create()
 
     def restart(self, keeps: float = 1) -> None:
         """`keeps` says how much of its only segment is left."""
@@ -88,12 +95,18 @@ class Log:
         session: Any = TaskSession()
         return pyspark_kafkalog.load(session, "nightly", f"parquet:{self._table}", given, **how)
 
-    def stream(self, checkpoint: str = "checkpoint", reads_on: bool = False, **sink: str) -> None:
+    def stream(
+        self,
+        checkpoint: str = "checkpoint",
+        reads_on: bool = False,
+        before_tasks: Callable[[], None] = lambda: None,
+        **sink: str,
+    ) -> None:
         """What is there, by a query with this checkpoint; `reads_on` where its read may lose
         data."""
         source, into = self._written(sink)
-        source["failOnDataLoss"] = str(not reads_on)
-        StreamQuery(self._table.with_name(checkpoint), source, into).run()
+        source |= {"failOnDataLoss": str(not reads_on), "fetchOffset.numRetries": "1"}
+        StreamQuery(self._table.with_name(checkpoint), source, into, before_tasks).run()
 
     def lose_checkpoint(self) -> None:
         shutil.rmtree(self._table.with_name("checkpoint"))
@@ -210,6 +223,60 @@ def test_a_stream_that_may_lose_data_goes_on_in_the_other_log(
     log.stream()
     assert log.loaded() == expected + Counter(some("last", 2))
     assert log.load().records == 0
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize(
+    ("known", "is_killed", "becomes"),
+    [
+        *itertools.product([0, 10], [True, False], ["created again", "cut off"]),
+        pytest.param(0, True, "deleted", marks=pytest.mark.slow),
+    ],
+)
+def test_a_micro_batch_of_a_log_that_is_another_one_by_then_hides_none_of_its_records(
+    log: Log, fails: str, known: int, is_killed: bool, becomes: str
+) -> None:
+    """It was planned before, and its tasks run then, or it is run again."""
+    if known:
+        log.write(some("known", known))
+        log.stream()
+    log.write(some("old", 10))
+    kept, new = (some("old", 5), 9) if becomes == "cut off" else ([], 30)
+
+    def change() -> None:
+        if is_killed:
+            raise InterruptedError
+        put_another_there(log, becomes, known + 5.5, known + 10)
+        log.write(some("new", new))
+
+    with suppress(DataLossError, InterruptedError):
+        log.stream(reads_on=True, before_tasks=once(change), failOnDataLoss=fails)
+    if is_killed:
+        put_another_there(log, becomes, known + 5.5, known + 10)
+        if becomes == "deleted":
+            log.stream(reads_on=True, failOnDataLoss=fails)
+            log.create()
+        log.write(some("new", new))
+        with suppress(DataLossError):
+            log.stream(reads_on=True, failOnDataLoss=fails)
+    log.stream(reads_on=True, failOnDataLoss="false")
+    assert log.loaded() == Counter(some("known", known) + kept + some("new", new))
+    assert log.load().records == 0
+
+
+def put_another_there(log: Log, becomes: str, keeps: float, of: int) -> None:
+    if becomes == "cut off":
+        log.restart(keeps / of)
+    else:
+        log.delete()
+    if becomes == "created again":
+        log.create()
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    """`act`, but for when it is called again."""
+    acts = [act]
+    return lambda: acts.pop()() if acts else None
 
 
 def test_the_first_batch_of_a_stream_counts(log: Log) -> None:
