@@ -47,9 +47,23 @@ def decode_column(
             first, size, rows = row + 1, 0, []
     if rows or not arrays:
         _append(arrays, rows, first, data_type, errors)
+    return Decoded(_concatenated(arrays), errors)
+
+
+def joined(parts: Sequence[Decoded]) -> Decoded:
+    """What batches that follow each other were decoded to, as that of one; at least one of them."""
+    errors: dict[int, str] = {}
+    first = 0
+    for part in parts:
+        errors |= {first + row: error for row, error in part.errors.items()}
+        first += len(part.column)
+    return Decoded(_concatenated([part.column for part in parts]), errors)
+
+
+def _concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
     if sum(array.nbytes for array in arrays) > _MOST_BYTES:
         raise OverflowError("a batch decodes to more than 2 GiB: use smaller ones")
-    return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def check_room(

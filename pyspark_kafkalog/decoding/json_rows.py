@@ -26,12 +26,21 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.columns import check_room, decode_column
+from pyspark_kafkalog.decoding.columns import CHUNK_BYTES, check_room, decode_column, joined
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, unframed
+from pyspark_kafkalog.decoding.json_columns import (
+    BuildColumn,
+    UnusualValueError,
+    column_builder,
+    doubles_are_exact,
+)
 from pyspark_kafkalog.decoding.json_type import json_type
 from pyspark_kafkalog.decoding.room import small_bytes
 
 Convert = Callable[[Any], Any]
+
+_MOST_AT_ONCE = 4_000
+"""Of values that become columns together, and are looked at where one of them has to be."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -71,12 +80,14 @@ class JsonDecoder:
     _convert: Convert | None = field(init=False, repr=False, compare=False)
     _exact: bool = field(init=False, repr=False, compare=False)
     _small_bytes: int = field(init=False, repr=False, compare=False)
+    _build_column: BuildColumn | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._type = json_type(self.schema, self.references)
         self._convert = _converter(self._type)
         self._exact = _has_decimals(self._type)
         self._small_bytes = small_bytes(self._type)
+        self._build_column = column_builder(self._type)
 
     def __reduce__(self) -> tuple[type["JsonDecoder"], tuple[Any, ...]]:
         return JsonDecoder, (self.schema, tuple(self.references), self.framed)
@@ -86,7 +97,34 @@ class JsonDecoder:
         return self._type
 
     def decode(self, values: pa.Array) -> Decoded:
-        return decode_column(values, self._type, self._one)
+        if self._build_column is None:
+            return decode_column(values, self._type, self._one)
+        average_bytes = values.nbytes // max(1, len(values))
+        count = min(_MOST_AT_ONCE, max(1, CHUNK_BYTES // max(1, average_bytes)))
+        starts = range(0, max(1, len(values)), count)
+        return joined([self._slice(values.slice(start, count)) for start in starts])
+
+    def _slice(self, values: pa.Array) -> Decoded:
+        column = self._column(values)
+        return decode_column(values, self._type, self._one) if column is None else Decoded(column)
+
+    def _column(self, values: pa.Array) -> pa.Array | None:
+        """All values at once; None where one of them has to be looked at."""
+        if self._build_column is None or values.nbytes > min(2 * CHUNK_BYTES, self._small_bytes):
+            return None
+        if self._exact and not doubles_are_exact(values):
+            return None
+        try:
+            if self.framed or values.null_count:
+                parsed = [None if one is None else self._parsed(one) for one in values.to_pylist()]
+            else:
+                parsed = list(map(orjson.loads, values.to_pylist()))
+            return self._build_column(parsed)
+        except (orjson.JSONDecodeError, BadValueError, UnusualValueError):
+            return None
+
+    def _parsed(self, value: bytes) -> Any:
+        return orjson.loads(unframed(value)[1] if self.framed else value)
 
     def _one(self, value: bytes) -> Any:
         _, document = unframed(value) if self.framed else (0, value)

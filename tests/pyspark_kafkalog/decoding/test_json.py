@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark_kafkalog.decoding import columns
 from pyspark_kafkalog.decoding.formats import open_decoder
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidSchemaError
+from tests.counted_work.function_calls import function_calls
 
 UTC = pa.timestamp("us", tz="UTC")
 
@@ -410,3 +411,96 @@ def test_a_whole_number_beyond_64_bits_is_a_bad_value_and_no_other_one(digits: i
         for more in (b"", b', "more": 1e400'):
             found, errors = rows("f bigint", b'{"f": ' + number + more + b"}", b'{"f": 1}')
             assert (found, list(errors)) == ([None, {"f": 1}], [0])
+
+
+_WRITTEN = {
+    "string": ['"a"', '""', '"\\ud83d\\ude00"', '"2026-01-01"', '"1.5"'],
+    "bigint": ["1", "-9223372036854775808", "9223372036854775807", "9223372036854775808", "1.0"],
+    "int": ["1", "2147483647", "2147483648", "-0", "-0.0"],
+    "double": ["1.5", "1", "-0", "-0.0", "9007199254740993", "1e308", "1e400", "1e-400"],
+    "float": ["1.5", "16777217", "0.1", "3.4028235e38", "3.4028236e38", "1e-50"],
+    "boolean": ["true", "false", "0"],
+    "date": ['"2026-11-27"', '"0000-01-01"', '"0001-01-01"', '"2026-02-30"', '"20261127"',
+             '"9999-12-31"'],
+    "timestamp": ['"2026-11-27T08:09:10Z"', '"2026-11-27 08:09:10.123456"', '"2026-11-27"', "5",
+                  '"2026-11-27t08:09:10.1+05:30"', '"2026-11-27T24:00:00Z"',
+                  '"2026-02-30T00:00:00"', '"2026-11-27T08:09:10-23:59"',
+                  '"2026-11-27T08:09:10.1234567Z"', '"0000-01-01T00:00:00Z"',
+                  '"2026-11-27T08:09:60Z"', '"2026-11-27T08:09:10+24:00"', '"2026-11-27T08Z"'],
+    "timestamp_ntz": ['"2026-11-27T08:09:10"', '"2026-11-27T08:09:10Z"', '"0001-01-01T00:00:00"'],
+    "decimal(5,2)": ["1", "1.25", "1.250", "1.255", "999.99", "1000", "1e2", "1e-2", "-0.0",
+                     '"1.5"', '"+1"', '".5"', '"1."', '" 1"', '"1_0"', '"1e1"', '"\uff11"', "0.35",
+                     "0.57", '"1\\u00650000000001"'],
+    "decimal(38,18)": ["0.1", "1.000000000000000001", "12345678901234567890", "1e19", "1e-18",
+                       "0.100000000000000005551", '"0.100000000000000005"', "1e99", "4.35e2"],
+    "array<string>": ['["a", null]', "[]", "[1]", '"a"', "{}"],
+    "array<int>": ["[1, 2]", "[2147483648]", "[1.0]", "[true]", "[[1]]", "[null]"],
+    "struct<x: bigint, y: array<string>>": ["{}", '{"x": 1}', '{"x": "1"}', '{"y": ["a"]}', "[]"],
+    "struct<x: timestamp>": ['{"x": "2026-11-27T08:09:10Z"}', '{"x": null}', "{}", '{"z": 1}'],
+}  # fmt: skip
+_DOCUMENTS_OF = {
+    ddl: [
+        *[f'{{"f": {text}, "g": 1}}'.encode() for text in [*texts, "null"]],
+        b"{}",
+        b'{"f": ' + texts[0].encode() + b', "f": null}',
+        b"null",
+        b"[]",
+        b"",
+        b'{"g": "\xff"}',
+        b'{"g": "\\ud800"}',
+        b'{"g": NaN}',
+        b'{"f": ' + texts[0].encode() + b"} {}",
+        None,
+    ]
+    for ddl, texts in _WRITTEN.items()
+}
+
+
+def assert_same_beside_a_bad_value(ddl: str, *values: bytes | None) -> None:
+    found, errors = rows(f"f {ddl}, g bigint", *values)
+    beside, more_errors = rows(f"f {ddl}, g bigint", *values, b"{")
+    assert repr(found) == repr(beside[:-1])
+    assert errors == {row: error for row, error in more_errors.items() if row < len(values)}
+
+
+@pytest.mark.parametrize("ddl", _WRITTEN)
+def test_what_a_value_becomes_does_not_depend_on_bad_ones_beside_it(ddl: str) -> None:
+    for value in _DOCUMENTS_OF[ddl]:
+        assert_same_beside_a_bad_value(ddl, value)
+
+
+@pytest.mark.parametrize("ddl", _WRITTEN)
+@given(data=st.data())
+def test_what_values_become_does_not_depend_on_bad_ones_beside_them(ddl: str, data: Any) -> None:
+    values = data.draw(st.lists(st.sampled_from(_DOCUMENTS_OF[ddl]), min_size=2, max_size=4))
+    assert_same_beside_a_bad_value(ddl, *values)
+
+
+@pytest.mark.parametrize("digits", range(1, 40))
+def test_decimals_keep_every_digit(digits: int) -> None:
+    numbers = ["9" * digits, f"0.{'3' * min(digits, 18)}", f"{'1' * max(1, digits - 2)}.35"]
+    for number in numbers:
+        expected = Decimal(number)
+        fits = expected < Decimal(10) ** 20
+        (found,), errors = rows("f decimal(38,18)", f'{{"f": {number}}}'.encode())
+        assert (found, not errors) == ({"f": expected} if fits else None, fits)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "document"),
+    [
+        ("f bigint, g string, h double", {"f": 1, "g": "a", "h": 0.5}),
+        (
+            "f decimal(9,2), g timestamp, h struct<x: array<string>>",
+            {"f": 1.25, "g": "2026-11-27T08:09:10Z", "h": {"x": ["a"]}},
+        ),
+    ],
+)
+def test_usual_values_cost_no_call_of_their_own(ddl: str, document: dict[str, Any]) -> None:
+    count = 3_000
+    decoder = open_decoder("json", ddl)
+    values = pa.array([json.dumps(document).encode()] * count)
+    with function_calls() as calls:
+        assert not decoder.decode(values).errors
+    ours = {name: n for name, n in calls.by_name.items() if name.startswith("pyspark_kafkalog.")}
+    assert sum(ours.values()) < count / 10, ours
