@@ -105,7 +105,7 @@ class Membership:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _RETRY_S)
             self._wake.clear()
-        await self._look_for_controller()
+        self._note(_Changed.CONTROLLER)
         self._task = self._loop.create_task(self._run())
 
     async def leave(self) -> None:
@@ -151,18 +151,21 @@ class Membership:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            held_up = []
             for changed in sorted(self._changed, key=lambda each: each.value):
                 self._changed.discard(changed)
                 try:
                     await self._look_at(changed)
                 except (MetadataStoreError, BrokerResponseError, OSError) as error:
                     _log.warning("membership.held_up at=%s reason=%r", changed.name, str(error))
-                    self._note(changed)
+                    held_up.append(changed)
                 except Exception:
                     # A bug at one: without this task nobody would hear of any.
                     _log.exception("membership.held_up at=%s", changed.name)
-                    self._note(changed)
-            if self._changed:
+                    held_up.append(changed)
+            for changed in held_up:
+                self._note(changed)
+            if held_up:
                 await asyncio.sleep(_RETRY_S)
 
     async def _look_at(self, changed: _Changed) -> None:
@@ -172,7 +175,7 @@ class Membership:
             return  # the next session looks at everything
         elif changed is _Changed.REGISTRATION:
             if not self._is_registered and await self._register():
-                await self._look_for_controller()
+                self._note(_Changed.CONTROLLER)
         elif changed is _Changed.CONTROLLER:
             await self._look_for_controller()
         elif changed is _Changed.FAILED_LOGS:
@@ -188,10 +191,11 @@ class Membership:
             try:
                 await look()
             except NotControllerError:
-                await self._look_for_controller()
+                self._note(_Changed.CONTROLLER)
 
     async def _look_at_session(self) -> None:
-        """What this broker had by its last session it gives up before it begins anew."""
+        """What this broker had by its last session it gives up before it begins anew. What follows
+        has its own turn, and is tried again by itself where the store does not answer."""
         if not self._expired:
             return
         await self._controller.resign()
@@ -200,8 +204,7 @@ class Membership:
             return  # until there is one
         self._store.resume(session_id)
         self._expired = False
-        if await self._register():
-            await self._look_for_controller()
+        self._note(_Changed.REGISTRATION)
 
     async def _register_until(self, until_s: float) -> bool:
         """False as well where the store was not reached, which raises only then."""
@@ -215,10 +218,8 @@ class Membership:
 
     async def _register_in_session(self) -> bool:
         """While this broker is about to join, its session may end as well."""
-        if not self._expired:
-            return await self._register()
         await self._look_at_session()
-        return self._is_registered
+        return not self._expired and await self._register()
 
     async def _register(self) -> bool:
         """False where a registration of this id is still there, or this one's session has ended

@@ -97,6 +97,81 @@ def test_a_registration_of_a_session_that_has_ended_meanwhile_does_not_count(
     asyncio.run(scenario())
 
 
+class Unanswered:
+    """A method of the records' that has no answer, `times` often; then it returns `answer`, or what
+    it finds."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, records: MetadataRecords, name: str, times: int = 1
+    ) -> None:
+        self._method = getattr(records, name)
+        self._times = times
+        self.answer: Any = None
+        self.answered = 0
+        patch.setattr(records, name, self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._times:
+            self._times -= 1
+            raise StoreConnectionError("/")
+        answer = self.answer or self._method(*arguments)
+        self.answered += 1
+        return answer
+
+
+@pytest.mark.parametrize("unanswered", ["register", "controller_id"])
+def test_a_new_session_is_gone_on_with_where_the_store_did_not_answer(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    monkeypatch: pytest.MonkeyPatch,
+    unanswered: str,
+) -> None:
+    """No node changes by that: nothing but the broker itself reminds it."""
+    store, _ = open_store(zookeeper.address)
+    monkeypatch.setattr(store, "watch", lambda path, changed: lambda: None)
+    records = MetadataRecords(store)
+    records.prepare()
+    registered: list[int | None] = []
+
+    async def scenario() -> None:
+        node = BrokerNode(1, "host", 9092)
+        membership = membership_of(node, store, records, registered)
+        await membership.join(wait_s=5)
+        await eventually(lambda: records.controller_epoch, "its election")
+        asked = Unanswered(monkeypatch, records, unanswered)
+        if unanswered != "register":  # its node is still there: the store goes on in its session
+            monkeypatch.setattr(records, "register", lambda node: 7)
+        asked.answer = 7
+        for state in (SessionState.EXPIRED, SessionState.CONNECTED):
+            event = SessionEvent(state, store._session.session_id, is_new=True)
+            membership.session_changed(event)
+        await eventually(lambda: asked.answered, f"it asks again: {unanswered}")
+        await membership.leave()
+
+    asyncio.run(scenario())
+    assert registered[1:] == [7]
+
+
+def test_a_broker_joins_also_where_the_store_does_not_say_who_is_controller(
+    zookeeper: ZooKeeperServer,
+    open_store: Callable[..., tuple[ZooKeeperStore, Events]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = open_store(zookeeper.address)
+    records = MetadataRecords(store)
+    records.prepare()
+    asked = Unanswered(monkeypatch, records, "controller_id", times=2)
+
+    async def scenario() -> None:
+        membership = membership_of(BrokerNode(1, "host", 9092), store, records, [])
+        await membership.join(wait_s=5)
+        await eventually(lambda: records.controller_epoch, "its election")
+        await membership.leave()
+
+    asyncio.run(scenario())
+    assert asked.answered
+
+
 def joined(
     store: ZooKeeperStore, records: MetadataRecords, told: Sequence[SessionEvent]
 ) -> list[Any]:

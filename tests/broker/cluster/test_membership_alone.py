@@ -59,6 +59,7 @@ class Broker:
         return function()
 
     async def join(self, wait_s: float = 5.0) -> None:
+        """And until there is a controller."""
         self.controller = Controller(
             1, self.records, lambda node: LocalChannel(self._obey), self._run_blocking
         )
@@ -72,6 +73,7 @@ class Broker:
             self._on_lost,
         )
         await self.membership.join(wait_s)
+        await eventually(lambda: self.controller.is_active or self.records.controller_id())
 
     def _on_lost(self) -> None:
         self.lost += 1
