@@ -1,6 +1,7 @@
 """State that a broker takes over, and gives up, with the partitions that hold it."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ class World:
         kind = StateTopicKind(NAME, 2, 1, {}, self.read, NotCoordinatorError, 1000)
         self.state = StateTopic(kind, self.metadata, self.create, self.replicas, lambda: 0)
         self.told = Told()
-        self.loader = StateLoader(self.state, self.replicas, self.told)
+        self.loader = StateLoader(self.state, self.replicas, self.told, again_s=0.01)
         self.keys = {self.state.partition_of(key): key for key in "abcdefgh"}
 
     def know(self, topic: TopicMetadata) -> None:
@@ -76,7 +77,7 @@ class World:
         raise AssertionError("it is there")
 
     def read(self, log: Log) -> int:
-        if self.error is not None:
+        if self.error is not None and self.on_read is None:
             raise self.error
         return log.log_end_offset if self.on_read is None else self.on_read(log)
 
@@ -171,16 +172,54 @@ def test_what_is_led_again_and_no_more_while_it_is_read_is_for_nobody_either(wor
     assert world.told.states == [2]
 
 
-def test_a_partition_that_cannot_be_read_is_not_served(world: World) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [CorruptRecordError("bad"), OSError(errno.EMFILE, "Too many open files"), ValueError("a bug")],
+)
+def test_a_partition_that_cannot_be_read_is_not_served_until_it_can(
+    world: World, error: Exception
+) -> None:
+    failed = 0
+
+    def read(log: Log) -> int:
+        nonlocal failed
+        failed += world.error is not None
+        if world.error is not None:
+            raise world.error
+        return int(log.log_end_offset)
+
     async def scenario() -> None:
-        world.error = CorruptRecordError("bad")
+        world.on_read, world.error = read, error
         world.loader.lead(1, 5)
         await eventually(lambda: not world.state.is_loading_any)
         with pytest.raises(NotCoordinatorError):
             world.check(1)
+        await eventually(lambda: failed > 1)
+        assert world.told.states == []
+        world.error = None
+        await eventually(lambda: world.told.states)
+        world.check(1)
+        assert world.state.leader_epoch(world.keys[1]) == 5
 
     asyncio.run(scenario())
-    assert world.told.states == []
+    assert world.told.states == [3]
+
+
+def test_what_could_not_be_read_is_left_alone_when_others_lead_it(world: World) -> None:
+    async def scenario() -> None:
+        world.error = OSError(errno.EMFILE, "Too many open files")
+        world.loader.lead(1, 5)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.error = None
+        world.loader.resign(1)
+        await turns(2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        world.loader.lead(1, 6)
+        await eventually(lambda: world.told.states)
+        assert world.state.leader_epoch(world.keys[1]) == 6
+
+    asyncio.run(scenario())
+    assert world.told.states == [3]
 
 
 def test_all_is_given_up_at_the_end(world: World) -> None:
