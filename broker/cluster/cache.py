@@ -5,7 +5,8 @@ Called by: the event loop's thread only; never blocks.
 
 import logging
 import uuid
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from kafka.structs import TopicPartition
@@ -95,11 +96,22 @@ class MetadataCache:
         self.version += bool(changed)
         return sorted(changed.keys() - self._topics.keys())
 
-    def forget(self, names: Collection[str]) -> None:
-        """These topics are gone, and no controller has said so to this broker."""
-        for name in names:
-            self._remove(name)
-        self.version += bool(names)
+    def cut(self, counts: Mapping[str, int]) -> list[str]:
+        """These topics have no more partitions than that, and no controller has said so to this
+        broker; the names of those that are gone by that."""
+        fewer = {
+            name: count
+            for name, count in counts.items()
+            if count < len(self._topics[name].partitions)
+        }
+        for name, count in fewer.items():
+            topic = self._topics[name]
+            if count:
+                self._topics[name] = replace(topic, partitions=topic.partitions[:count])
+            else:
+                self._remove(name)
+        self.version += bool(fewer)
+        return sorted(fewer.keys() - self._topics.keys())
 
     def _put(self, name: str, topic_id: uuid.UUID, changed: dict[int, PartitionMetadata]) -> None:
         known = self._topics.get(name)

@@ -250,6 +250,16 @@ class MetadataRecords:
         """Those of them that are there."""
         return self._topics(names, {})
 
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Of these topics, 0 where there is no such; without those whose nodes are nonsense."""
+        names = [*names]
+        counts = {}
+        nodes = self._store.get_each([znodes.topic(name) for name in names])
+        for name, node in zip(names, nodes, strict=True):
+            with _ignored("topic"):
+                counts[name] = 0 if node is None else len(_topic_in(name, node).partitions)
+        return counts
+
     def topic_made(self, name: str) -> TopicMade | None:
         """None where there is no such topic, or its node is nonsense."""
         try:

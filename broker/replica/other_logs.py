@@ -45,10 +45,11 @@ class OtherLogs:
             and self._logs.topic_id(place) not in (None, there.topic_id)
         }
 
-    def deleted(self, names: Collection[str]) -> set[str]:
-        """Which of these topics are there no more, or on their way out."""
-        there = {*self._records.topic_names()} - {*self._records.deleted_topics()}
-        return {*names} - there
+    def partition_counts(self, names: Collection[str]) -> dict[str, int]:
+        """How many partitions these topics have: none where they are gone, or on their way out.
+        Of one whose node is nonsense nothing is known."""
+        counts = self._records.partition_counts(names)
+        return counts | dict.fromkeys(counts.keys() & {*self._records.deleted_topics()}, 0)
 
     def set_aside(self, place: TopicPartition) -> None:
         """After it is served no more. Raises KafkaStorageError, too."""

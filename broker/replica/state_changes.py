@@ -90,8 +90,8 @@ class StateChanges:
         self._has_session = False
         self._told_epoch = _NOT_TOLD
         """As which this broker was told last what it leads."""
-        self._informed_epoch = _NOT_TOLD
-        """As which it was told last what topics there are."""
+        self._informed = _NOT_TOLD, _NOT_TOLD
+        """As which it was told last what topics there are, and by which controller."""
         self._node_id = node_id
         self._metadata = metadata
         self._topic_configs = topic_configs
@@ -335,11 +335,10 @@ class StateChanges:
         return failures
 
     async def _update_metadata(self, request: UpdateMetadata) -> Failures:
-        deleted = await self._deleted_meanwhile(request)
+        counts = await self._counted_meanwhile(request)
         await self._stop_serving(self._kept_by_others(request))
-        self._metadata.forget(deleted)
-        self._informed_epoch = request.stamp.broker_epoch
-        for name in deleted:
+        self._informed = _informer(request)
+        for name in self._metadata.cut(counts):
             self._coordinators.topic_deleted(name)
         for name in self._metadata.update(request):
             self._coordinators.topic_deleted(name)
@@ -354,16 +353,21 @@ class StateChanges:
         self.has_heard.set()
         return {}
 
-    async def _deleted_meanwhile(self, request: UpdateMetadata) -> set[str]:
-        """While a broker had no session, nobody told it of topics that were deleted; nor does
-        anybody tell it afterwards, who names those that there are."""
-        if self._informed_epoch == request.stamp.broker_epoch:
-            return set()
-        named = {place.topic for place in request.partitions}
-        others = {topic.name for topic in self._metadata.topics()} - named
-        if not others:
-            return set()
-        return await self._run_blocking(partial(self._other_logs.deleted, others))
+    async def _counted_meanwhile(self, request: UpdateMetadata) -> dict[str, int]:
+        """A controller's first word to a broker that has registered, or after its election, names
+        all that there is. How many partitions the topics have that it does not name as a whole:
+        while this broker had no session, or as the controller before was lost, nobody told it what
+        was deleted or taken back, nor does anybody afterwards."""
+        if self._informed == _informer(request):
+            return {}
+        names = {
+            topic.name
+            for topic in self._metadata.topics()
+            if not request.partitions.keys() >= {*topic.topic_partitions()}
+        }
+        if not names:
+            return {}
+        return await self._run_blocking(partial(self._other_logs.partition_counts, names))
 
     def _kept_by_others(self, request: UpdateMetadata) -> list[TopicPartition]:
         """What has moved away while this broker was not there to be stopped. Of a broker that keeps
@@ -376,6 +380,10 @@ class StateChanges:
             and state.leader_epoch >= kept.leader_epoch
             and self._node_id not in state.replicas
         ]
+
+
+def _informer(request: UpdateMetadata) -> tuple[int, int]:
+    return request.stamp.broker_epoch, request.stamp.controller_epoch
 
 
 def _batches(places: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:

@@ -460,14 +460,30 @@ def test_what_was_deleted_while_a_broker_had_no_session_is_gone_for_its_clients(
     assert sorted(broker.coordinators.deleted) == [going.name, gone.name]
 
 
-def told_of(broker_epoch: int, *topics: TopicMetadata) -> UpdateMetadata:
+@pytest.mark.parametrize(("broker_epoch", "controller_epoch"), [(2, 5), (1, 6)])
+def test_partitions_that_were_taken_back_unheard_are_gone_for_its_clients(
+    broker: Broker, broker_epoch: int, controller_epoch: int
+) -> None:
+    """As a broker had no session, or the controller was lost before it said so."""
+    grown = replace(TOPIC, partitions=TOPIC.partitions + new_topic("t", 2, 1).partitions)
+    broker.obey(told_of(1, grown))
+    assert broker.metadata.topics() == [grown]
+    broker.obey(told_of(1, TOPIC))  # some of what there is
+    assert broker.metadata.topics() == [grown]
+    broker.registered(broker_epoch)
+    broker.obey(told_of(broker_epoch, TOPIC, controller_epoch=controller_epoch))
+    assert broker.metadata.topics() == [TOPIC]
+    assert broker.coordinators.deleted == []
+
+
+def told_of(broker_epoch: int, *topics: TopicMetadata, controller_epoch: int = 5) -> UpdateMetadata:
     partitions = {
         place: state
         for topic in topics
         for place, state in zip(topic.topic_partitions(), topic.partitions, strict=True)
     }
     ids = {topic.name: topic.topic_id for topic in topics}
-    return UpdateMetadata(Stamp(1, 5, broker_epoch), [ME], partitions, ids)
+    return UpdateMetadata(Stamp(1, controller_epoch, broker_epoch), [ME], partitions, ids)
 
 
 def test_what_the_store_does_not_answer_leaves_everything_as_it_is(
