@@ -123,15 +123,28 @@ class EmbeddedCluster:
 
     def stop_broker(self, node_id: int) -> None:
         """Stops a broker as for maintenance: others lead before it ends."""
-        self._brokers.pop(node_id).stop()
+        self._take_out(node_id).stop()
 
     def kill_broker(self, node_id: int) -> None:
         """Ends a broker as a crash does (SIGKILL): others lead when its session with ZooKeeper
         has ended."""
-        self._brokers.pop(node_id).kill()
+        self._take_out(node_id).kill()
+
+    def _take_out(self, node_id: int) -> EmbeddedBroker:
+        if node_id not in self._brokers:
+            running = ", ".join(map(str, self.broker_ids)) or "none"
+            raise InvalidOptionError(f"No broker {node_id} runs here. Running: {running}.")
+        return self._brokers.pop(node_id)
 
     def start_broker(self, node_id: int) -> None:
         """Starts a broker again that was stopped or killed, with its data and at its address."""
+        if node_id not in self._wanted:
+            raise InvalidOptionError(
+                f"This cluster has no broker {node_id}: its brokers are 1 to {len(self._wanted)}."
+            )
+        if node_id in self._brokers:
+            raise RuntimeError(f"Broker {node_id} runs already.")
+        zookeeper_connect = self.zookeeper_connect
         assert self._data_dir is not None
         _, _, port = self._addresses.get(node_id, "127.0.0.1:0").rpartition(":")
         broker = EmbeddedBroker(
@@ -140,7 +153,7 @@ class EmbeddedCluster:
             {
                 **self._config,
                 "broker.id": str(node_id),
-                "zookeeper.connect": self.zookeeper_connect,
+                "zookeeper.connect": zookeeper_connect,
             },
         )
         broker.start()

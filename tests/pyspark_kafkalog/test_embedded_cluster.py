@@ -74,6 +74,24 @@ def test_properties_are_handed_on_and_a_temporary_folder_is_deleted(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_broker_that_is_not_there_is_said_with_those_that_are() -> None:
+    cluster = EmbeddedCluster(2)
+    for start in (lambda: cluster.start_broker(1), lambda: cluster.zookeeper_connect):
+        with pytest.raises(RuntimeError, match="is not running"):
+            start()
+    with cluster:
+        for end in (cluster.kill_broker, cluster.stop_broker):
+            with pytest.raises(InvalidOptionError, match=r"No broker 9 .* Running: 1, 2\."):
+                end(9)
+        with pytest.raises(InvalidOptionError, match="no broker 9: its brokers are 1 to 2"):
+            cluster.start_broker(9)
+        with pytest.raises(RuntimeError, match="Broker 2 runs already"):
+            cluster.start_broker(2)
+        cluster.kill_broker(2)
+        with pytest.raises(InvalidOptionError, match=r"No broker 2 .* Running: 1\."):
+            cluster.kill_broker(2)
+
+
 def test_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOptionError, match="one broker or more"):
         EmbeddedCluster(0)
