@@ -13,6 +13,7 @@ on positions between themselves. OSErrors pass through: who calls knows what the
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -104,19 +105,36 @@ class FileSlice:
     Never changes. Holds the file open, also after its segment is deleted.
     """
 
-    __slots__ = ("file", "position", "size_bytes")
+    __slots__ = ("_refused", "file", "position", "size_bytes")
 
-    def __init__(self, file: File, position: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        file: File,
+        position: int,
+        size_bytes: int,
+        refused: Callable[[OSError], object] | None = None,
+    ) -> None:
+        """`refused` is told where the disk does not give the bytes."""
         self.file = file
         self.position = position
         self.size_bytes = size_bytes
+        self._refused = refused
 
     def __len__(self) -> int:
         return self.size_bytes
 
     def read(self) -> bytes:
         """The bytes themselves: for what cannot sendfile (tests, TLS)."""
-        return self.file.pread(self.size_bytes, self.position)
+        try:
+            return self.file.pread(self.size_bytes, self.position)
+        except OSError as error:
+            self.not_read(error)
+            raise
+
+    def not_read(self, error: OSError) -> None:
+        """The disk has refused them to who sends them."""
+        if self._refused is not None:
+            self._refused(error)
 
     def __repr__(self) -> str:
         return f"FileSlice({self.size_bytes} bytes at {self.position})"

@@ -636,7 +636,13 @@ class Log:
         size_bytes = self._readable_bytes(segment, first, bound)
         least_bytes = first.size_bytes if min_one_batch else 0
         size_bytes = min(size_bytes, max(max_bytes, least_bytes))
-        return FileSlice(segment.file, first.position, size_bytes) if size_bytes > 0 else None
+        if size_bytes <= 0:
+            return None
+        return FileSlice(segment.file, first.position, size_bytes, self._not_read)
+
+    def _not_read(self, error: OSError) -> None:
+        """By who was told where the records lie. Any thread."""
+        self._storage_error("read", error)
 
     def _readable_bytes(self, segment: LogSegment, first: BatchPosition, bound: int) -> int:
         """From `first` to the segment's end, or to the batch that reaches `bound`."""

@@ -17,6 +17,8 @@ _MAX_BUFFERS: Final = 64
 # A part up to this size costs less to copy than to hand over by itself.
 _SMALL_BYTES: Final = 256
 _MOST_JOINED_BYTES: Final = 64 * 1024
+# What file systems say of what they cannot read, and sockets never do.
+_OF_DISKS: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 # One connection may send this much before the event loop looks at the others.
 _MAX_BYTES_PER_FLUSH: Final = 8 * 1024 * 1024
 
@@ -37,6 +39,7 @@ class FileRegion(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def __len__(self) -> int: ...
+    def not_read(self, error: OSError) -> None: ...
 
 
 Part: TypeAlias = Buffer | FileRegion
@@ -130,7 +133,12 @@ class SendQueue:
     def _send_file(self, transport: PlainTransport, region: FileRegion) -> tuple[int, bool]:
         position = region.position + self._sent_of_first
         wanted_bytes = region.size_bytes - self._sent_of_first
-        sent_bytes = transport.send_file(region.file.fileno(), position, wanted_bytes)
+        try:
+            sent_bytes = transport.send_file(region.file.fileno(), position, wanted_bytes)
+        except OSError as error:
+            if error.errno in _OF_DISKS:
+                region.not_read(error)
+            raise
         if sent_bytes == 0:
             # The peer was promised them: only closing is left.
             raise OSError(errno.EIO, f"log file ends at {position}, {wanted_bytes} bytes missing")

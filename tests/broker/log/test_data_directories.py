@@ -204,3 +204,33 @@ def test_a_log_that_cannot_be_read_is_offline_where_others_have_it(
     else:
         assert manager.get(FIRST) is log
     manager.close()
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize("by_whom", ["read", "sent"])
+def test_a_log_whose_records_do_not_come_from_disk_is_offline_where_others_have_it(
+    is_member: bool, by_whom: str
+) -> None:
+    """Where they lie is known: whoever has that reads them, or has the kernel send them."""
+    told = []
+    files = MemoryFiles()
+    on_failed = (lambda: told.append("failed")) if is_member else None
+    config = BrokerConfig.from_properties({"log.dirs": "/data"})
+    manager = LogManager(config, files=files, on_failed=on_failed)
+    manager.open()
+    log = manager.create(FIRST)
+    log.append(batch([b"a"]), 0)
+    found = present(log.read(0, 100, 1))
+    if by_whom == "read":
+        files.fail_next("pread")
+        with pytest.raises(OSError, match="Input/output error"):
+            found.read()
+    else:
+        found.not_read(OSError(errno.EIO, "Input/output error"))
+    assert told == ["failed"] * is_member
+    if is_member:
+        with pytest.raises(KafkaStorageError):
+            manager.get(FIRST)
+    else:
+        assert manager.get(FIRST) is log
+    manager.close()

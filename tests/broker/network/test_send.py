@@ -1,5 +1,6 @@
 """SendQueue over a socket pair whose buffers are small, so that every send is partial."""
 
+import errno
 import io
 import os
 import socket
@@ -20,9 +21,13 @@ class Region:
     file: IO[bytes]
     position: int
     size_bytes: int
+    unreadable: OSError | None = None
 
     def __len__(self) -> int:
         return self.size_bytes
+
+    def not_read(self, error: OSError) -> None:
+        self.unreadable = error
 
 
 @pytest.fixture
@@ -88,6 +93,33 @@ def test_a_file_that_shrank_is_an_error_not_a_wait(
     queue.push([Region(segment, 299_000, 2000)])
     with pytest.raises(OSError, match="bytes missing"):
         drain(queue, *pair)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [(errno.EIO, True), (errno.EUCLEAN, True), (errno.EPIPE, False), (errno.EAGAIN, False)],
+)
+def test_who_has_the_file_is_told_where_the_disk_does_not_give_it(
+    pair: tuple[socket.socket, socket.socket],
+    segment: io.BufferedReader,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    is_told: bool,
+) -> None:
+    """And not where it is the peer that takes nothing."""
+
+    def fails(*_: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sendfile", fails)
+    queue, region = SendQueue(), Region(segment, 0, 2000)
+    queue.push([region])
+    if code == errno.EAGAIN:
+        assert not queue.flush(PlainTransport(pair[0]))
+    else:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            queue.flush(PlainTransport(pair[0]))
+    assert (region.unreadable is not None) == is_told
 
 
 def test_clear_lets_go_of_everything(pair: tuple[socket.socket, socket.socket]) -> None:
