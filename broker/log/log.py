@@ -99,8 +99,8 @@ class LogAppendInfo:
         """A retry of what is in the log already, under these offsets; nothing was appended."""
 
 
-# What the next opening does as well.
-_AS_GOOD_WITHOUT: Final = ("index", "close")
+# The next opening does as well.
+_AS_GOOD_WITHOUT: Final = "close"
 
 
 class Log:
@@ -141,6 +141,8 @@ class Log:
         self._closed = False
         self._is_retired = False
         self._failure: OSError | None = None
+        self._lacks_aborted = False
+        """Whether a transaction could not be noted as aborted that is."""
         self._reported: tuple[str, str] | None = None
         self._truncations = 0
         loaded = LogLoader(directory, config, clock, self._files, known).load()
@@ -423,11 +425,11 @@ class Log:
 
     def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction) -> None:
         """The marker is in the log already: a disk that refuses the index entry now must not keep
-        it from being rebuilt from there."""
+        it from being rebuilt from there. Until then nobody can be told what is committed."""
         try:
             index_aborted(segment, completed, self._producers)
         except OSError as error:
-            self._failure = error
+            self._failure, self._lacks_aborted = error, True
             self._storage_error("index", error)
 
     def _duplicate(self, batch: BatchMetadata, append_time_ms: int) -> LogAppendInfo:
@@ -594,6 +596,8 @@ class Log:
         self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = True
     ) -> tuple[FileSlice | None, tuple[AbortedTransaction, ...]]:
         """As `read`, with the aborted transactions that are to be skipped in these bytes."""
+        if self._lacks_aborted:
+            raise KafkaStorageError(f"{self.directory} lacks an aborted transaction in its index")
         bound = min(upper_bound_offset, self._next_offset)
         # The same segments for both: the cleaner may put others in their place, without the records
         # of a transaction that are still in the old ones.
@@ -929,7 +933,7 @@ class Log:
         if self._reported != (action, str(error)):
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
-        if self._on_refused is not None and action not in _AS_GOOD_WITHOUT and not self._closed:
+        if self._on_refused is not None and action != _AS_GOOD_WITHOUT and not self._closed:
             self._on_refused(self)
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
 

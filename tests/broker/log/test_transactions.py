@@ -12,6 +12,7 @@ from kafka.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidTxnStateError,
+    KafkaStorageError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
     UnknownProducerIdError,
@@ -236,6 +237,37 @@ class TestAborted:
             assert log.log_end_offset == 1
         assert producers.end(1, ABORT) == 1
         assert aborted_in(log, 0) == [(1, 0)]
+
+    @pytest.mark.parametrize("refused", ["pwrite", "pread"])
+    def test_what_could_not_be_noted_as_aborted_is_nothing_to_who_reads_what_is_committed(
+        self, open_log: Callable[..., Log], log: Log, files: MemoryFiles, refused: str
+    ) -> None:
+        """Its marker is there: the index is made of it when the log is opened again."""
+        producers = Producers(log)
+        if refused == "pread":  # of the entry before
+            producers.send(1)
+            producers.end(1, ABORT)
+        producers.send(2)
+        # What is written first is the room for the entry, and the marker.
+        files.fail_next(refused, after=2 if refused == "pwrite" else 0)
+        producers.end(2, ABORT)
+        with pytest.raises(KafkaStorageError, match="aborted"):
+            committed(log)
+        assert log.read(0, 10**6, log.log_end_offset) is not None
+        with pytest.raises(KafkaStorageError, match="takes no more"):
+            producers.send(2)
+        assert committed(open_log()) == []
+
+    def test_whoever_has_the_other_replicas_hears_of_it(
+        self, directory: Path, clock: Clock, files: MemoryFiles
+    ) -> None:
+        told: list[Log] = []
+        log = Log(directory, SMALL, clock, files, LogCheckpoint(), on_refused=told.append)
+        producers = Producers(log)
+        producers.send(1)
+        files.fail_next("pwrite", after=2)
+        producers.end(1, ABORT)
+        assert told == [log]
 
 
 class TestFencing:
