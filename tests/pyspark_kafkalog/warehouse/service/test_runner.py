@@ -112,6 +112,7 @@ def test_the_lag_of_a_topic_is_known_whatever_is_wrong_with_others(
         (errors.TopicRecreatedError("x"), Ended.WILL_STAY),
         (errors.InvalidOptionError("x"), Ended.WILL_STAY),
         (errors.BadRecordError("x"), Ended.WILL_STAY),
+        (errors.InvalidRowError("x"), Ended.WILL_STAY),
         (errors.OtherModeError("x"), Ended.WILL_STAY),
     ],
 )
