@@ -65,7 +65,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from pyspark_kafkalog.client.config import Secret
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, TargetError
-from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
+from pyspark_kafkalog.source.offsets import Offsets, describe, from_json, to_json
 from pyspark_kafkalog.warehouse.caught_up import CaughtUp
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
@@ -699,10 +699,14 @@ def _queries_property(name: str) -> str:
 
 
 def _refuse_rolled_back(table: Table, name: str, offsets: Offsets) -> None:
-    left = rolled_back(table, name, offsets)
-    if left is None:
+    found = rolled_back(table, name, offsets)
+    if found is None:
         return
-    at = f" with `starting` (--from) at {json.dumps(to_json(left))}" if left else ""
+    places = [json.dumps(to_json(found.ends))] if found.ends else []
+    if found.unknown:
+        of = f"of {describe(found.unknown)} at " if places else ""
+        places.append(f"{of}what the table does not have")
+    at = f" with `starting` (--from) at {', and '.join(places)}" if places else ""
     raise TargetError(
         f"the Iceberg table {'.'.join(table.name())} was rolled back to before load {name!r} came "
         f"to {json.dumps(to_json(offsets))}: to go on there would leave out what was loaded since, "

@@ -240,3 +240,100 @@ def test_an_iceberg_table_does_not_forget_with_its_snapshots_that_it_was_rolled_
     restart(table, 3, 3)
     load(table.open(), "nightly", 8)
     assert table.rows() == expected_rows("nightly", 8) + expected_rows("hourly", 4)
+
+
+def test_what_an_expired_snapshot_brought_is_not_to_be_loaded_again(tmp_path: Path) -> None:
+    """Of a partition that no kept snapshot tells of."""
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    first = table.version()
+    load_one(table, 5)
+    version = table.version()
+    load_one(table, 6)
+    expire(table, first)
+    table.take_back(version)
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert 'at {"orders": {"0": 5, "1": 3}}' in str(raised.value)
+    restart(table, 5, 3)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_of_what_expired_on_either_side_nobody_can_tell(tmp_path: Path) -> None:
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    first = table.version()
+    load_one(table, 5)
+    version = table.version()
+    load_one(table, 6)
+    last = table.version()
+    table.take_back(version)
+    expire(table, first, last)
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert 'at {"orders": {"0": 5}}, and of orders-1 at what the table' in str(raised.value)
+
+
+def test_a_table_that_was_rewritten_since_it_was_rolled_back_is_noticed(tmp_path: Path) -> None:
+    """Also where the snapshot expired that it went back to."""
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 2)
+    first = table.version()
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    load(table.open(), "nightly", 5)
+    table.take_back(version)
+    table.rewrite()
+    expire(table, first, version)
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert "at what the table does not have" in str(raised.value)
+    restart(table, 3, 3)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_a_table_that_went_back_to_a_tag_is_noticed(tmp_path: Path) -> None:
+    """Though what was between the tag and the load's last snapshot has expired."""
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    iceberg = load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
+    iceberg.manage_snapshots().create_tag(version, "release").commit()
+    load(table.open(), "nightly", 4)
+    between = table.version()
+    load(table.open(), "nightly", 5)
+    expire(table, between)
+    table.take_back(version)
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert 'at {"orders": {"0": 3, "1": 3}}' in str(raised.value)
+    restart(table, 3, 3)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def test_a_commit_of_no_rows_takes_none_away(tmp_path: Path) -> None:
+    table = Iceberg(tmp_path)
+    load(table.open(), "nightly", 3)
+    version = table.version()
+    target = table.open()
+    here = [OffsetRange("orders", partition, 3, 3) for partition in (0, 1)]
+    stage = target.stage(row_schema())
+    target.commit(PendingCommit(stage, "nightly", target.position("nightly"), here, []))
+    table.take_back(version)
+    load(table.open(), "nightly", 7)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
+def load_one(table: Table, until_offset: int) -> None:
+    """Of partition 0 alone."""
+    target = table.open()
+    last, ranges = plan(target, "nightly", until_offset)
+    stage = target.stage(row_schema())
+    target.commit(
+        PendingCommit(stage, "nightly", last, ranges[:1], write_rows(stage, "nightly", ranges[0]))
+    )
+
+
+def expire(table: IcebergTable, *versions: int) -> None:
+    iceberg = load_catalog("kafkalog", uri=table.uri).load_table("lake.raw.orders")
+    iceberg.maintenance.expire_snapshots().by_ids(list(versions)).commit()
