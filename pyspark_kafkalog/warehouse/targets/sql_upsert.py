@@ -200,6 +200,9 @@ def upsert_rows(
     rows.delete(gone)
     try:
         changed = rows.put(live, {name: newest.c[name] for name in names}, unfilled)
+        if connection.dialect.name == "postgresql":
+            # Triggers that wait for the end of the transaction have their turn before the look.
+            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
     except IntegrityError as error:
         raise _taken(found.name, error) from error
     told_by = ["topic", "partition", "offset", *([upsert.order_by] if upsert.order_by else [])]

@@ -148,6 +148,30 @@ def test_a_trigger_that_changes_a_key_is_found_out(table: SqlTable) -> None:
     assert found(table) == {b"a": b"1"}
 
 
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("DELETE FROM {} WHERE key = NEW.key", "has 0 rows of 1 keys"),
+        ("UPDATE {} SET key = 'z' WHERE key = NEW.key AND key <> 'z'", "has 0 rows of 1 keys"),
+        ("UPDATE {} SET topic = 'z' WHERE key = NEW.key AND topic <> 'z'", "0 of them as they"),
+    ],
+)
+def test_a_trigger_at_the_end_of_a_transaction_is_found_out(
+    does: str, said: str, tmp_path: Path
+) -> None:
+    table = PostgresTable(tmp_path)
+    does = does.format(f"{table.schema}.orders")
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    table.query(
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does}; RETURN NULL; "
+        "END $$; CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    with pytest.raises(TargetError, match=said):
+        upsert(table.open(), "n", Record(b"a", b"2"))
+    assert found(table) == {b"a": b"1"}
+
+
 def test_two_rows_of_a_key_do_not_stand_for_two_keys(tmp_path: Path) -> None:
     table = SqliteTable(tmp_path)
     upsert(table.open(), "n", Record(b"a", b"1"))
