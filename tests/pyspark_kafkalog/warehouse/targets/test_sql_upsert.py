@@ -352,6 +352,21 @@ def test_a_field_that_rows_have_no_more_is_the_columns_default(table: SqlTable) 
     assert sorted(row["note"] for row in table.all_rows()) == ["50%", "50%", "x"]
 
 
+def test_a_row_may_move_to_another_partition_of_its_table(tmp_path: Path) -> None:
+    """MariaDB may come by such a row twice."""
+    table = MariaDbTable(tmp_path)
+    upsert(table.open(), "n", Record(b"a", b"1"))
+    table.query("ALTER TABLE orders DROP INDEX `key`, MODIFY `key` longblob")
+    table.query(
+        "ALTER TABLE orders PARTITION BY RANGE (`offset`) (PARTITION earlier VALUES LESS THAN (1), "
+        "PARTITION later VALUES LESS THAN MAXVALUE)"
+    )
+    upsert(
+        table.open(), "n", Record(b"a", b"2"), *(Record(b"%d" % each, None) for each in range(9))
+    )
+    assert found(table) == {b"a": b"2"}
+
+
 def test_names_of_columns_may_be_long(table: SqlTable) -> None:
     name = "x" * 63
     upsert(table.open(), "n", Record(b"a", b"1", note="old"), note=name)
