@@ -43,7 +43,9 @@ _SETTINGS = (
     "max_sort_length = 1024",
     "sql_notes = 1",
     "sql_safe_updates = 0",
-    "sql_select_limit = DEFAULT",
+    # The server's own is what it has for DEFAULT.
+    "sql_big_selects = 1",
+    "sql_select_limit = 18446744073709551615",
 )
 _NAMED = ("sql_mode", "version", "wsrep_on", "character_set_client")
 _WANTED = {"character_set_client": "utf8mb4", "wsrep_on": "OFF"}

@@ -434,6 +434,15 @@ def test_long_topics_that_begin_alike_are_in_order(table: MariaDbTable) -> None:
 
 
 @long
+@pytest.mark.parametrize("setting", ["sql_select_limit", "max_join_size"])
+def test_a_server_that_gives_few_rows_gives_all_of_them(table: MariaDbTable, setting: str) -> None:
+    with globally(setting, 1, 18446744073709551615):
+        load(table.open(), "nightly", 3)
+        load(table.open(), "nightly", 5)
+        assert table.open().names() == ["nightly"]
+    assert table.rows() == expected_rows("nightly", 5)
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "default"), [("sql_notes", 0, 1), ("max_error_count", 0, 64)]
 )
