@@ -19,6 +19,9 @@ import pytest
 
 from pyspark_kafkalog.arrow.schema import row_schema
 from pyspark_kafkalog.source.partitions import OffsetRange
+from pyspark_kafkalog.warehouse.rows.allowed_change import SchemaChange
+from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from tests.crash.kill_before_call import kill_library
 from tests.pyspark_kafkalog.warehouse.rows_loader import load, write_rows
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -33,7 +36,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     expected_rows,
     table_of,
 )
-from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, upsert
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, batch_of, found, upsert
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
 
@@ -240,6 +243,44 @@ def test_maintenance_killed_before_any_call_changes_no_row(
     maintainer.close()
     with capsys.disabled():
         print(f"\n  {kind}: killed before {len(steps)} of {calls} calls, {SEED=}", end="")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_maintenance_killed_before_any_call_keeps_what_was_deleted(
+    kind: str, tmp_path: Path, library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a table that is upserted: no key comes back, and none goes."""
+    (tmp_path / "place").mkdir()
+    table, chance = KINDS[kind](tmp_path / "place"), random.Random(SEED)
+    by_time = Upsert(order_by="timestamp")
+    first, second = Record(b"b", b"1", time=1), Record(b"b", b"2", time=2)
+    gone = Record(b"a", None, time=9)
+
+    def prepare(table: Table) -> None:
+        for record in (Record(b"a", b"1", time=1), first, second, gone):
+            upsert(table.open(), "nightly", record, how=by_time)
+        target = table.open()
+        stage = target.stage(by_time.schema(row_schema()), (), SchemaChange(adds=True), by_time)
+        list(write_files(stage, "dead", [by_time.marked(batch_of([(4, second)], "orders"))]))
+
+    table.again(prepare, "full")
+    maintainer = Loader(table, 0, library, "maintain")
+    calls, steps = steps_of(maintainer, chance)
+    for step in steps:
+        table.again(prepare, "full")
+        if maintainer.run(step) is None:
+            assert found(table) == {b"b": b"2"}
+            if chance.random() < 0.5 and maintainer.run(chance.choice(steps)) is None:
+                assert found(table) == {b"b": b"2"}
+        late = [Record(b"a", b"late", 1, 5), Record(b"c", b"1", 1, 5)]
+        upsert(table.open(), "nightly", *late, how=by_time)
+        assert maintainer.run(NEVER) is not None
+        assert found(table) == {b"b": b"2", b"c": b"1"}
+        upsert(table.open(), "nightly", Record(b"a", b"back", 1, 10), how=by_time)
+        assert found(table) == {b"a": b"back", b"b": b"2", b"c": b"1"}
+    maintainer.close()
+    with capsys.disabled():
+        print(f"\n  {kind}, upserted: killed before {len(steps)} of {calls} calls, {SEED=}", end="")
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "sqlite", "duckdb", "postgresql", "mariadb"])
