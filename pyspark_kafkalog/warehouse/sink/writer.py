@@ -425,11 +425,11 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
 
     def _refuse_held_back(self, batch: int, seen: Spans) -> None:
         """Raises InvalidRowError where a write in foreachBatch has rows that its query reads, but
-        not in this micro-batch. Those of other partitions it has read by itself."""
-        checkpoint = self._options.checkpoint_location
-        if checkpoint is None or self._options.unchecked_offsets:
+        not in this micro-batch, and InvalidOptionError where the checkpoint that it names cannot be
+        read. Rows of other partitions it has read by itself."""
+        if self._options.checkpoint_location is None or self._options.unchecked_offsets:
             return
-        reads = micro_batch(checkpoint, batch, is_needed=False)
+        reads = self._micro_batch(batch)
         if reads is not None:
             reads.check({each: span for each, span in seen.items() if each in reads.untils})
 

@@ -274,6 +274,12 @@ def test_a_write_in_foreach_batch_has_rows_of_its_micro_batch_alone(
     # Of another topic it may write what a read of its own gave.
     each(1, [(0, 4), (1, 0)])
     assert table.offsets("nightly") == {0: 5, 1: 1}
+    told["checkpointLocation"] = str(tmp_path / "misspelt")
+    with pytest.raises(InvalidOptionError, match=r"misspelt cannot be read from Python.*held back"):
+        each(1, [(0, 2), (0, 5)])
+    told["uncheckedOffsets"] = "true"
+    each(1, [(0, 5)])
+    assert table.offsets("nightly") == {0: 6, 1: 1}
 
 
 def test_flows_of_pipelines_are_the_same_after_a_full_refresh() -> None:
