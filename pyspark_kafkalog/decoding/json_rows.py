@@ -26,7 +26,13 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from pyspark_kafkalog.decoding.columns import CHUNK_BYTES, check_room, decode_column, joined
+from pyspark_kafkalog.decoding.columns import (
+    CHUNK_BYTES,
+    check_room,
+    decode_column,
+    joined,
+    without_collections,
+)
 from pyspark_kafkalog.decoding.decoder import BadValueError, Decoded, unframed
 from pyspark_kafkalog.decoding.json_columns import (
     BuildColumn,
@@ -96,6 +102,7 @@ class JsonDecoder:
     def type(self) -> pa.DataType:
         return self._type
 
+    @without_collections()
     def decode(self, values: pa.Array) -> Decoded:
         if self._build_column is None:
             return decode_column(values, self._type, self._one)

@@ -1,6 +1,7 @@
 """JSON values by Spark's DDL and by JSON Schema."""
 
 import datetime as dt
+import gc
 import json
 import pickle
 from collections.abc import Mapping
@@ -504,3 +505,26 @@ def test_usual_values_cost_no_call_of_their_own(ddl: str, document: dict[str, An
         assert not decoder.decode(values).errors
     ours = {name: n for name, n in calls.by_name.items() if name.startswith("pyspark_kafkalog.")}
     assert sum(ours.values()) < count / 10, ours
+
+
+@pytest.mark.parametrize("ddl", ["f bigint", "f map<string, bigint>"])
+def test_what_is_decoded_is_no_matter_of_the_garbage_collector(ddl: str) -> None:
+    decoder = open_decoder("json", ddl)
+    values = pa.array([b'{"f": {}}' if "map" in ddl else b'{"f": 1}'] * 5_000)
+    collections: list[str] = []
+
+    def started(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(started)
+    try:
+        decoder.decode(values)
+        assert collections == []
+        assert gc.isenabled()
+        gc.disable()
+        decoder.decode(values)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.callbacks.remove(started)
