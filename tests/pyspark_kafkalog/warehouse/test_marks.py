@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.source.log_identity import identity_in
 from pyspark_kafkalog.source.partitions import log_bounds
 from tests.pyspark_kafkalog.warehouse.test_truncation import Log, log, some
 
@@ -21,8 +22,12 @@ def no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(*asked: Any) -> Any:
         return replace(log_bounds(*asked), epochs={})
 
+    def noted_without(end: Any) -> Any:
+        return replace(identity_in(end), epochs={})
+
     for module in ("plan", "sink.writer"):
         monkeypatch.setattr(f"pyspark_kafkalog.warehouse.{module}.log_bounds", without)
+    monkeypatch.setattr("pyspark_kafkalog.source.checkpoint.identity_in", noted_without)
 
 
 def test_another_record_in_the_place_of_the_last_one_is_found_out(log: Log) -> None:
