@@ -40,6 +40,7 @@ from pyspark_kafkalog.warehouse.targets.sql_tables import (
     key_of,
     refuse_gone,
     refuse_unknown,
+    run_deferred,
     wait_for_turn,
 )
 from pyspark_kafkalog.warehouse.targets.upserted import cannot_take_back
@@ -131,6 +132,7 @@ def _delete(
             f"{deleted:,} rows of {target} would be deleted, and {rows:,} were counted before: "
             "others write to the table. Nothing was changed; rewind again"
         )
+    run_deferred(connection)
     left = sum(_count(connection, table, each) for each in _beyond(connection, table, places))
     if left:
         raise TargetError(

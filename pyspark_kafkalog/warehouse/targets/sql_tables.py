@@ -287,6 +287,13 @@ def keep(connection: sa.Connection, found: Found, is_altered: bool, is_alone: bo
         connection.exec_driver_sql(f"SELECT 1 FROM {table} WHERE 1 = 0 FOR UPDATE").all()
 
 
+def run_deferred(connection: sa.Connection) -> None:
+    """Before a look at what a transaction has made of the table: has PostgreSQL's triggers that
+    wait for its end take their turn."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+
 def columns(connection: sa.Connection, found: Found, schema: pa.Schema) -> dict[str, Column]:
     """The table's columns, by the names that fields of `schema` are looked for by (`key_of`)."""
     dialect = connection.dialect.name

@@ -32,7 +32,7 @@ from pyspark_kafkalog.errors import InvalidRowError, TargetError
 from pyspark_kafkalog.warehouse.commit import PendingCommit, Stage
 from pyspark_kafkalog.warehouse.rows.upserts import DELETED, KEY, ORDER, Upsert, table_columns
 from pyspark_kafkalog.warehouse.targets.sql_copy import copy_rows
-from pyspark_kafkalog.warehouse.targets.sql_tables import Found, columns, key_of
+from pyspark_kafkalog.warehouse.targets.sql_tables import Found, columns, key_of, run_deferred
 from pyspark_kafkalog.warehouse.targets.sql_types import quoted
 from pyspark_kafkalog.warehouse.targets.upserted import (
     is_loaded,
@@ -200,9 +200,7 @@ def upsert_rows(
     rows.delete(gone)
     try:
         changed = rows.put(live, {name: newest.c[name] for name in names}, unfilled)
-        if connection.dialect.name == "postgresql":
-            # Triggers that wait for the end of the transaction have their turn before the look.
-            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+        run_deferred(connection)
     except IntegrityError as error:
         raise _taken(found.name, error) from error
     told_by = ["topic", "partition", "offset", *([upsert.order_by] if upsert.order_by else [])]

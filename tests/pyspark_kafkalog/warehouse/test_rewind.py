@@ -38,6 +38,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     TABLES_IN_STORES,
     DeltaLakeTable,
     IcebergTable,
+    PostgresTable,
     Table,
     expected_rows,
     table_of,
@@ -103,6 +104,23 @@ def test_the_place_and_its_rows_go_back_in_one_commit(table: Table) -> None:
     assert table.offsets("nightly") == {0: 3, 1: 3}
     load(table.open(), "nightly", 9)
     assert table.rows() == expected_rows("nightly", 9)
+
+
+@pytest.mark.parametrize("when", ["IMMEDIATE", "DEFERRED"])
+def test_a_trigger_that_keeps_rows_is_found_out(when: str, tmp_path: Path) -> None:
+    """Also one that waits for the end of the transaction."""
+    table = PostgresTable(tmp_path)
+    load(table.open(), "nightly", 7)
+    table.query(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"INSERT INTO {table.schema}.orders SELECT OLD.*; RETURN NULL; END $$; "
+        "CREATE CONSTRAINT TRIGGER t AFTER DELETE ON orders "
+        f"DEFERRABLE INITIALLY {when} FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    with pytest.raises(TargetError, match=r"8 of 8 rows .* are still there"):
+        rewind(table.name, "nightly", BOTH_TO_3, truncate_after=True)
+    assert table.rows() == expected_rows("nightly", 7)
+    assert table.offsets("nightly") == {0: 7, 1: 7}
 
 
 def test_partitions_that_are_not_named_stay(table: Table) -> None:
