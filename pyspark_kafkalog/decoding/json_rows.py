@@ -109,32 +109,36 @@ class JsonDecoder:
         average_bytes = values.nbytes // max(1, len(values))
         count = min(_MOST_AT_ONCE, max(1, CHUNK_BYTES // max(1, average_bytes)))
         starts = range(0, max(1, len(values)), count)
-        return joined([self._slice(values.slice(start, count)) for start in starts])
+        build = self._build_column
+        return joined([self._slice(values.slice(start, count), build) for start in starts])
 
-    def _slice(self, values: pa.Array) -> Decoded:
-        column = self._column(values)
+    def _slice(self, values: pa.Array, build: BuildColumn) -> Decoded:
+        column = self._column(values, build)
         return decode_column(values, self._type, self._one) if column is None else Decoded(column)
 
-    def _column(self, values: pa.Array) -> pa.Array | None:
+    def _column(self, values: pa.Array, build: BuildColumn) -> pa.Array | None:
         """All values at once; None where one of them has to be looked at."""
-        if self._build_column is None or values.nbytes > min(2 * CHUNK_BYTES, self._small_bytes):
+        if values.nbytes > min(2 * CHUNK_BYTES, self._small_bytes):
             return None
         if self._exact and not doubles_are_exact(values):
             return None
         try:
             if self.framed or values.null_count:
-                parsed = [None if one is None else self._parsed(one) for one in values.to_pylist()]
+                parsed = [
+                    None if one is None else orjson.loads(self._document(one))
+                    for one in values.to_pylist()
+                ]
             else:
                 parsed = list(map(orjson.loads, values.to_pylist()))
-            return self._build_column(parsed)
+            return build(parsed)
         except (orjson.JSONDecodeError, BadValueError, UnusualValueError):
             return None
 
-    def _parsed(self, value: bytes) -> Any:
-        return orjson.loads(unframed(value)[1] if self.framed else value)
+    def _document(self, value: bytes) -> bytes:
+        return unframed(value)[1] if self.framed else value
 
     def _one(self, value: bytes) -> Any:
-        _, document = unframed(value) if self.framed else (0, value)
+        document = self._document(value)
         if not self._exact:
             try:
                 return self._converted(orjson.loads(document), len(document))
