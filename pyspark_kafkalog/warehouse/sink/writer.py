@@ -470,8 +470,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             bounds = _joined(bounds, _soon_asked(options.client, new))
         begins = Begins(starting, bounds.earliest, options.fail_on_data_loss, is_blind)
         ranges = written_ranges(options.name, plan.next_offsets, seen, reads, begins)
-        said = LogIdentity(plan.topic_ids, noted.epochs)
-        logs = LogIdentity(noted.topic_ids, bounds.epochs) | said
+        ids = {**noted.topic_ids, **plan.topic_ids}
+        logs = LogIdentity(ids, {**bounds.epochs, **noted.epochs})
         return [*ranges, *quiet_places(plan.next_offsets, ranges, begins)], logs
 
     def _micro_batch(self, batch: int) -> MicroBatch | None:
