@@ -33,8 +33,7 @@ def ends_in_snapshots(snapshots: Iterable[Snapshot], name: str) -> Offsets:
         if _said(snapshot, FORGOTTEN) == name:
             ends.clear()
         if _said(snapshot, NAME) == name:
-            for topic, partition, _, end in json.loads(_said(snapshot, RANGES) or "[]"):
-                ends[TopicPartition(topic, partition)] = end
+            ends |= {where: end for where, _, end in _ranges(snapshot)}
     return ends
 
 
@@ -72,7 +71,9 @@ def rolled_back(table: Table, name: str, offsets: Offsets) -> RolledBack | None:
         return None
     before, ids = list(lineage(by_id, last.snapshot_id)), _with_parents(there)
     if ids.isdisjoint(_with_parents(before)):
-        if _is_replaced(table, last, there, before):
+        heads = (ref.snapshot_id for ref in table.refs().values())
+        is_kept = any(last in lineage(by_id, head) for head in heads)
+        if _is_replaced(last, there, before, is_kept):
             return None
         return RolledBack(ends, untold)
     starts = _starts([each for each in reversed(before) if each.snapshot_id not in ids], name)
@@ -84,10 +85,11 @@ def rolled_back(table: Table, name: str, offsets: Offsets) -> RolledBack | None:
 
 
 def _is_replaced(
-    table: Table, last: Snapshot, there: Sequence[Snapshot], before: Sequence[Snapshot]
+    last: Snapshot, there: Sequence[Snapshot], before: Sequence[Snapshot], is_kept: bool
 ) -> bool:
     """Whether a table that has nothing in common with the lineage `before` of a snapshot was
     replaced as a whole, and did not go back to an ancestor, between which and `last` some expired.
+    `is_kept`: a branch or a tag keeps `last`.
     """
     if any(_age(each) < _age(last) for each in there):
         # As the last one would be among them.
@@ -96,8 +98,6 @@ def _is_replaced(
         return True
     # Some who expire snapshots take parents out that are gone. By age, what is between the last one
     # and the current one would be there.
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
-    is_kept = any(last in lineage(by_id, ref.snapshot_id) for ref in table.refs().values())
     # Format version 1 does not count them.
     return is_kept or (before[-1].sequence_number or 0) <= 1
 
@@ -119,9 +119,15 @@ def _starts(snapshots: Iterable[Snapshot], name: str) -> Offsets | None:
         if _said(snapshot, NAME) == name:
             if _said(snapshot, SAID_BY):
                 return None
-            for topic, partition, start, _ in json.loads(_said(snapshot, RANGES) or "[]"):
-                starts.setdefault(TopicPartition(topic, partition), start)
+            for where, start, _ in _ranges(snapshot):
+                starts.setdefault(where, start)
     return starts
+
+
+def _ranges(snapshot: Snapshot) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Where each partition's offsets begin and end that a load brought with it."""
+    for topic, partition, start, end in json.loads(_said(snapshot, RANGES) or "[]"):
+        yield TopicPartition(topic, partition), start, end
 
 
 def _said(snapshot: Snapshot, key: str) -> str | None:
