@@ -171,6 +171,30 @@ def test_without_any_no_broker_starts_and_one_alone_needs_all(disks: Disks) -> N
         disks.open()
 
 
+class InMemory:
+    """A log whose disk can be made to fail, of a broker alone or of a cluster's member."""
+
+    def __init__(self, is_member: bool) -> None:
+        self.is_member = is_member
+        self.files = MemoryFiles()
+        self.told: list[str] = []
+        on_failed = (lambda: self.told.append("failed")) if is_member else None
+        config = BrokerConfig.from_properties({"log.dirs": "/data"})
+        self.manager = LogManager(config, files=self.files, on_failed=on_failed)
+        self.manager.open()
+        self.log = self.manager.create(FIRST)
+
+    def check_offline(self) -> None:
+        """Where others have it, and nowhere else."""
+        assert self.told == ["failed"] * self.is_member
+        if self.is_member:
+            with pytest.raises(KafkaStorageError):
+                self.manager.get(FIRST)
+        else:
+            assert self.manager.get(FIRST) is self.log
+        self.manager.close()
+
+
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(
     "read",
@@ -184,26 +208,15 @@ def test_without_any_no_broker_starts_and_one_alone_needs_all(disks: Disks) -> N
 def test_a_log_that_cannot_be_read_is_offline_where_others_have_it(
     is_member: bool, read: Callable[[Any], Any]
 ) -> None:
-    told = []
-    files = MemoryFiles()
-    on_failed = (lambda: told.append("failed")) if is_member else None
-    config = BrokerConfig.from_properties({"log.dirs": "/data"})
-    manager = LogManager(config, files=files, on_failed=on_failed)
-    manager.open()
-    log = manager.create(FIRST)
+    memory = InMemory(is_member)
+    files, log = memory.files, memory.log
     for _ in range(2):
         log.append(batch([b"a"]), 0)
     read(log)
     files.fail_next("pread")
     with pytest.raises(KafkaStorageError, match="read failed"):
         read(log)
-    assert told == ["failed"] * is_member
-    if is_member:
-        with pytest.raises(KafkaStorageError):
-            manager.get(FIRST)
-    else:
-        assert manager.get(FIRST) is log
-    manager.close()
+    memory.check_offline()
 
 
 @pytest.mark.parametrize("is_member", [True, False])
@@ -212,13 +225,8 @@ def test_a_log_whose_records_do_not_come_from_disk_is_offline_where_others_have_
     is_member: bool, by_whom: str
 ) -> None:
     """Where they lie is known: whoever has that reads them, or has the kernel send them."""
-    told = []
-    files = MemoryFiles()
-    on_failed = (lambda: told.append("failed")) if is_member else None
-    config = BrokerConfig.from_properties({"log.dirs": "/data"})
-    manager = LogManager(config, files=files, on_failed=on_failed)
-    manager.open()
-    log = manager.create(FIRST)
+    memory = InMemory(is_member)
+    files, log = memory.files, memory.log
     log.append(batch([b"a"]), 0)
     found = present(log.read(0, 100, 1))
     if by_whom == "read":
@@ -227,10 +235,4 @@ def test_a_log_whose_records_do_not_come_from_disk_is_offline_where_others_have_
             found.read()
     else:
         found.not_read(OSError(errno.EIO, "Input/output error"))
-    assert told == ["failed"] * is_member
-    if is_member:
-        with pytest.raises(KafkaStorageError):
-            manager.get(FIRST)
-    else:
-        assert manager.get(FIRST) is log
-    manager.close()
+    memory.check_offline()

@@ -76,6 +76,15 @@ def restart(table: Table, *offsets: int) -> None:
     target.commit(PendingCommit(stage, "nightly", target.position("nightly"), ranges, files))
 
 
+def check_noticed(table: Table, advice: str, *offsets: int) -> None:
+    """The next load is refused with `advice`, and from these offsets the table becomes whole."""
+    with pytest.raises(TargetError, match=GONE) as raised:
+        load(table.open(), "nightly", 7)
+    assert advice in str(raised.value)
+    restart(table, *offsets)
+    assert table.rows() == expected_rows("nightly", 7)
+
+
 def test_rows_that_went_are_not_left_out_in_silence(table: Any) -> None:
     load(table.open(), "nightly", 3)
     load(table.open(), "hourly", 2)
@@ -252,11 +261,7 @@ def test_what_an_expired_snapshot_brought_is_not_to_be_loaded_again(tmp_path: Pa
     load_one(table, 6)
     expire(table, first)
     table.take_back(version)
-    with pytest.raises(TargetError, match=GONE) as raised:
-        load(table.open(), "nightly", 7)
-    assert 'at {"orders": {"0": 5, "1": 3}}' in str(raised.value)
-    restart(table, 5, 3)
-    assert table.rows() == expected_rows("nightly", 7)
+    check_noticed(table, 'at {"orders": {"0": 5, "1": 3}}', 5, 3)
 
 
 def test_of_what_expired_on_either_side_nobody_can_tell(tmp_path: Path) -> None:
@@ -285,11 +290,7 @@ def test_a_table_that_was_rewritten_since_it_was_rolled_back_is_noticed(tmp_path
     table.take_back(version)
     table.rewrite()
     expire(table, first, version)
-    with pytest.raises(TargetError, match=GONE) as raised:
-        load(table.open(), "nightly", 7)
-    assert "at what the table does not have" in str(raised.value)
-    restart(table, 3, 3)
-    assert table.rows() == expected_rows("nightly", 7)
+    check_noticed(table, "at what the table does not have", 3, 3)
 
 
 def test_a_table_that_went_back_to_a_tag_is_noticed(tmp_path: Path) -> None:
@@ -304,11 +305,7 @@ def test_a_table_that_went_back_to_a_tag_is_noticed(tmp_path: Path) -> None:
     load(table.open(), "nightly", 5)
     expire(table, between)
     table.take_back(version)
-    with pytest.raises(TargetError, match=GONE) as raised:
-        load(table.open(), "nightly", 7)
-    assert 'at {"orders": {"0": 3, "1": 3}}' in str(raised.value)
-    restart(table, 3, 3)
-    assert table.rows() == expected_rows("nightly", 7)
+    check_noticed(table, 'at {"orders": {"0": 3, "1": 3}}', 3, 3)
 
 
 def test_a_commit_of_no_rows_takes_none_away(tmp_path: Path) -> None:
