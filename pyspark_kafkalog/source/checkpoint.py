@@ -250,10 +250,7 @@ def _read_plan(files: pyarrow.fs.FileSystem, root: str, batch: int) -> BatchPlan
     sources, known = _by_name(content), _by_name(before)
     logs = [identity_in(source) for source in sources.values() if _are_of_topics(source)]
     noted = reduce(or_, logs, LogIdentity())
-    starts = tuple(
-        None if start is None else {each: noted.begins.get(each, at) for each, at in start.items()}
-        for start in (_starts(files, root, batch, known, sources) if batch else ())
-    )
+    starts = tuple(_starts(files, root, batch, known, sources)) if batch else ()
     jumps = _jumps(files, root, batch, known, sources, starts) if batch else None
     places = _place_of(before, known), _place_of(content, sources)
     # In order, that of their names where they have some.
@@ -276,15 +273,17 @@ def _starts(
 
 
 def _start(source: Any, before: Any, older: Any) -> Offsets | None:
-    """Where a source begins that ends at `source`: where it ended in the file before. Where that
-    lacks it, Spark asks the source, and ours notes it; but a query that is started looks into the
-    file before that one, too."""
+    """Where a source begins that ends at `source`: where it ended in the file before, unless it
+    says otherwise. Where that lacks it, Spark asks the source, and ours notes it; but a query that
+    is started looks into the file before that one, too."""
     if before is None and _are_of_topics(source):
         noted = start_in(source)
         if noted is not None:
             return noted
         before = older if any(map(is_note, source)) else None
-    return from_json(before) if _are_of_topics(before) else None
+    if not _are_of_topics(before):
+        return None
+    return from_json(before) | (identity_in(source).begins if _are_of_topics(source) else {})
 
 
 def _jumps(

@@ -22,6 +22,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafkalog.client.epoch_ends import epoch_ends
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, TopicRecreatedError
 from pyspark_kafkalog.source.offsets import (
+    LEFT_AT,
     OF_LOGS,
     JsonOffsets,
     OffsetLimit,
@@ -71,6 +72,16 @@ class LogIdentity:
 
 def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
     """The end of a batch, or offsets of a load, with the logs that they are of."""
+    return _with_note(end, OF_LOGS, identity)
+
+
+def with_left(end: JsonOffsets, left: LogIdentity) -> JsonOffsets:
+    """The end of a batch, with the logs that the query has left, and `begins` where it would go on
+    in them."""
+    return _with_note(end, LEFT_AT, left)
+
+
+def _with_note(end: JsonOffsets, prefix: str, identity: LogIdentity) -> JsonOffsets:
     logs: dict[str, dict[str, Any]] = {}
     for topic in sorted(identity.topic_ids):
         logs.setdefault(topic, {})["id"] = str(identity.topic_ids[topic])
@@ -78,15 +89,24 @@ def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
         for each in sorted(numbers):
             of_topic = logs.setdefault(each.topic, {}).setdefault(kind, {})
             of_topic[str(each.partition)] = numbers[each]
-    return {**end, OF_LOGS + json.dumps(logs, separators=(",", ":")): {}} if logs else end
+    return {**end, prefix + json.dumps(logs, separators=(",", ":")): {}} if logs else end
 
 
 def identity_in(end: JsonOffsets) -> LogIdentity:
     """What `with_identity` has put there; empty where another connector, or an earlier release, has
     written it."""
+    return _noted(end, OF_LOGS)
+
+
+def left_in(end: JsonOffsets) -> LogIdentity:
+    """What `with_left` has put there; else empty."""
+    return _noted(end, LEFT_AT)
+
+
+def _noted(end: JsonOffsets, prefix: str) -> LogIdentity:
     for name in end:
-        if name.startswith(OF_LOGS):
-            logs = json.loads(name.removeprefix(OF_LOGS))
+        if name.startswith(prefix):
+            logs = json.loads(name.removeprefix(prefix))
             return LogIdentity(
                 {topic: UUID(one["id"]) for topic, one in logs.items() if "id" in one},
                 *(

@@ -28,6 +28,8 @@ _STARTED_AT = "__kafkalog-started-at "
 """What a key of a first batch's end begins with, see `with_start`. No topic has a blank."""
 OF_LOGS = "__kafkalog-of-logs "
 """The same of what `log_identity.with_identity` has put into the end of a batch."""
+LEFT_AT = "__kafkalog-left-at "
+"""The same of where `log_identity.with_left` says that the query left partitions."""
 _RELATIVE = re.compile(r"-\s*([0-9]{1,15})\s*([a-z]*)")
 _UNITS_MS = MappingProxyType(
     {
@@ -264,8 +266,8 @@ def start_in(end: JsonOffsets) -> Offsets | None:
 
 
 def is_note(topic: str) -> bool:
-    """Whether it is no topic, but what `with_start` or `with_identity` has put there."""
-    return topic.startswith((_STARTED_AT, OF_LOGS))
+    """Whether it is no topic, but a note: of `with_start`, `with_identity` or `with_left`."""
+    return topic.startswith((_STARTED_AT, OF_LOGS, LEFT_AT))
 
 
 def check_named(option: str, limit: Limit, partitions: Collection[TopicPartition]) -> None:

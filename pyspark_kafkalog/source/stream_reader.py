@@ -8,7 +8,7 @@ consumer group is told of them as well, for tools that show lag.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -39,7 +39,9 @@ from pyspark_kafkalog.source.log_identity import (
     LogIdentity,
     identity_in,
     is_back,
+    left_in,
     with_identity,
+    with_left,
 )
 from pyspark_kafkalog.source.offsets import (
     EARLIEST,
@@ -112,7 +114,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read_anew: set[TopicPartition] = set()
         self._cut_logs = CutLogs()
         self._goes_on_at: Offsets = {}
-        """Where the partitions go on whose logs were cut off, before what the checkpoint says."""
+        """Where the partitions go on whose logs were cut off, or that are back, before what the
+        checkpoint says."""
         self._available_now: LogBounds | None = None
         limits = options.trigger_limits
         self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
@@ -194,17 +197,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_new and self._start_may_move(is_once):
             found = with_identity(start, self._identity_of(known, self._initial_epochs))
             return with_start(found, known)
-        planned = self._believe(identity_in(start))
-        bounds = self._available_now
+        planned, left = self._believe(identity_in(start)), left_in(start)
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
-        # Also where an initial "latest" was asked for after the end was fixed, and is beyond it.
-        if bounds is None or self._is_behind(bounds, known, planned.epochs):
-            bounds = self._latest_ends(known, planned.epochs)
-        if self._available_now is not None:
-            self._available_now = bounds
+        bounds = self._bounds_beyond(known, planned.epochs)
+        if back := self._back_again(left, bounds):
+            known, planned = known | back, planned | LogIdentity(epochs=left.of(back).epochs)
+            bounds = self._bounds_beyond(known, planned.epochs)
         if self._recreated:
             known = self._without_recreated(known)
         known = self._without_cut(known, planned.epochs, bounds.epochs)
+        self._goes_on_at = {each: known[each] for each in back if each in known} | self._goes_on_at
         self._latest = latest = bounds.latest
         if self._group_progress is not None and not is_new:
             # Spark asks on when the batch that ends at `start` is complete: also after the last one
@@ -214,15 +216,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             # Here and not when the batch is planned: then its end would be in the checkpoint, and
             # the query would fail for ever, even if what is missing comes back.
-            self._check_gone(known.keys() - latest.keys())
-            for topic_partition in sorted(_lost(known, latest)):
-                self._report_went_back(
-                    topic_partition, known[topic_partition], latest[topic_partition]
-                )
+            self._refuse_lost(known, latest)
         end: Offsets | None = latest
         if self._options.trigger_limits and not is_once:
             end = self._within_limits(known, latest)
-        found = start if end is None else self._end_of_batch(start, end, bounds.epochs)
+        found = start
+        if end is not None:
+            gone = {each: at for each, at in known.items() if each not in latest}
+            left |= self._identity_of(gone, planned.epochs, gone)
+            found = self._end_of_batch(start, end, bounds.epochs, left)
         return with_start(found, begins) if is_new else found
 
     def reportLatestOffset(self) -> JsonOffsets | None:
@@ -252,7 +254,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts = self._starts_of_sparks(starts, ends) if started is None else started
         else:
             self._check_gone(starts.keys() - ends.keys())
-        starts |= {each: at for each, at in planned.begins.items() if each in starts}
+        starts |= {each: at for each, at in planned.begins.items() if each not in anew}
         if not self._has_planned:
             # They may be another source's, whose rows go another way through the query.
             covered = {each for each in ends if self._options.subscription.covers(each)}
@@ -326,17 +328,40 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._topic_ids[topic] = topic_id
         return planned
 
-    def _end_of_batch(self, start: JsonOffsets, end: Offsets, epochs: Epochs) -> JsonOffsets:
-        """`end`, as it is to be in the checkpoint; `start` where nothing is new: Spark compares
-        offsets as text. Other logs than those of `start` may end where these did."""
+    def _back_again(self, left: LogIdentity, bounds: LogBounds) -> Offsets:
+        """The partitions that the query had `left`, and where, that are there again, the same."""
+        return {
+            each: at
+            for each, at in left.begins.items()
+            if each in bounds.latest and not self._is_other(each.topic, left)
+        }
+
+    def _is_other(self, topic: str, then: LogIdentity) -> bool:
+        """Whether a topic is known to be another one than `then`."""
+        now = self._recreated.get(topic, self._topic_ids.get(topic))
+        return now is not None and now != then.topic_ids.get(topic, now)
+
+    def _end_of_batch(
+        self, start: JsonOffsets, end: Offsets, epochs: Epochs, left: LogIdentity
+    ) -> JsonOffsets:
+        """`end`, as it is to be in the checkpoint, with what the query has `left` by then; `start`
+        where nothing is new: Spark compares offsets as text. Other logs than those of `start` may
+        end where these did."""
         if end == from_json(start) and not (self._read_anew or self._goes_on_at):
             return start
         begins = dict.fromkeys(self._read_anew, 0) | self._goes_on_at
-        logs = LogIdentity(self._topic_ids, epochs, begins).of(end)
-        return with_identity(to_json(end), logs)
+        logs = self._identity_of(end, epochs, begins)
+        still = {
+            each: at
+            for each, at in left.begins.items()
+            if each not in end and not self._is_other(each.topic, left)
+        }
+        return with_left(with_identity(to_json(end), logs), left.of(still))
 
-    def _identity_of(self, offsets: Offsets, epochs: Epochs) -> LogIdentity:
-        return LogIdentity(self._topic_ids, epochs).of(offsets)
+    def _identity_of(
+        self, offsets: Offsets, epochs: Epochs, begins: Offsets | None = None
+    ) -> LogIdentity:
+        return LogIdentity(self._topic_ids, epochs, begins or {}).of(offsets)
 
     def _without_cut(self, known: Offsets, then: Epochs, now: Epochs) -> Offsets:
         """`known`, of logs that were cut off since the epochs `then` as far as that, or
@@ -370,7 +395,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[Offsets, Offsets]:
         """Where a micro-batch begins and ends that another process planned in the epochs `planned`,
         as far as its logs still hold it. The next one goes on where they were cut off."""
-        found = self._assigned(missing_ok=True)
+        found = self._there(starts.keys() | ends.keys())
         there = {each for each in found if each.topic not in self._recreated}
         known = {each: start for each, start in starts.items() if each in there}
         starts = starts | self._without_cut(known, before, planned)
@@ -386,6 +411,18 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._options.fail_on_data_loss,
             )
         return starts, ends | {each: max(at, starts.get(each, 0)) for each, at in cut.items()}
+
+    def _there(self, expected: Set[TopicPartition]) -> set[TopicPartition]:
+        """The partitions that exist, asked for again while it lacks some that are `expected`: what
+        is not there when a micro-batch is planned is given up."""
+        retries = self._options.offset_retries
+        for _ in range(max(retries.attempts, 2) - 1):
+            found = set(self._assigned(missing_ok=True))
+            if expected <= found:
+                return found
+            time.sleep(retries.interval_ms / 1000)
+            self._connected().ask_all({each.topic for each in expected})
+        return set(self._assigned(missing_ok=True))
 
     def _latest_ends(self, known: Offsets, then: Epochs) -> LogBounds:
         """The end of each partition, asked for again while it lacks what `known` holds.
@@ -407,6 +444,16 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
             time.sleep(retries.interval_ms / 1000)
             self._connected().ask_all({each.topic for each in known})
+        return bounds
+
+    def _bounds_beyond(self, known: Offsets, then: Epochs) -> LogBounds:
+        """What is available now, or is there where the query may go on, or where that lacks what
+        `known` holds: an initial "latest" may have been asked for after the end was fixed."""
+        bounds = self._available_now
+        if bounds is None or self._is_behind(bounds, known, then):
+            bounds = self._latest_ends(known, then)
+        if self._available_now is not None:
+            self._available_now = bounds
         return bounds
 
     def _is_behind(self, bounds: LogBounds, known: Offsets, then: Epochs) -> bool:
@@ -482,7 +529,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _earliest_offsets(self, partitions: list[TopicPartition]) -> Offsets:
         """The beginning of each of `partitions` that exists; the others are reported."""
         if not self._options.fail_on_data_loss:
-            existing = set(self._assigned())
+            existing = self._there(set(partitions))
             self._check_gone(set(partitions) - existing)
             partitions = [each for each in partitions if each in existing]
         try:
@@ -498,8 +545,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if left_out:
             what = (
                 "The checkpoint has partitions that the query does not subscribe to any more: "
-                f"{describe(left_out)}. If it does later, they are new to it, and are read from "
-                "their beginning once more."
+                f"{describe(left_out)}. If it does later, it goes on in them where it was."
             )
             if fail:
                 raise DataLossError(
@@ -509,6 +555,12 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_data_loss(what, fail)
         if gone := partitions - left_out:
             report_data_loss(f"Partitions are gone: {describe(gone)}.", fail)
+
+    def _refuse_lost(self, known: Offsets, latest: Offsets) -> None:
+        """Raises DataLossError where `latest` lacks what `known` holds."""
+        self._check_gone(known.keys() - latest.keys())
+        for each in sorted(_lost(known, latest)):
+            self._report_went_back(each, known[each], latest[each])
 
     def _report_went_back(
         self, topic_partition: TopicPartition, offset: int, end_offset: int

@@ -49,7 +49,8 @@ class TriggerDelay:
 
     def waits(self, starts: Mapping[TopicPartition, int], untils: Offsets) -> bool:
         """True where what lies between is to wait; otherwise the delay begins anew."""
-        waiting = sum(until - starts.get(each, 0) for each, until in untils.items())
+        # A log that was cut off ends before its start, and leaves those of others as they are.
+        waiting = sum(max(until - starts.get(each, 0), 0) for each, until in untils.items())
         if waiting < self._min_offsets and not self._patience.expired:
             return True
         self.begin()

@@ -107,10 +107,10 @@ def test_a_batch_that_begins_in_another_log_begins_where_it_says(
     plan: Callable[..., str], tmp_path: Path
 ) -> None:
     plan(0, '{"orders":{"0":10,"1":20}}')
-    begins = {TopicPartition("orders", 0): 7, TopicPartition("orders", 2): 0}
+    orders_0, orders_1, back_2 = (TopicPartition("orders", number) for number in range(3))
+    begins = {orders_0: 7, back_2: 3}
     plan(1, with_identity(SECOND, LogIdentity(begins=begins)))
-    orders_0, orders_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assert batch_plan(str(tmp_path), 1).starts == ({orders_0: 7, orders_1: 20},)
+    assert batch_plan(str(tmp_path), 1).starts == ({**begins, orders_1: 20},)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pyspark_kafkalog.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.source import group_progress, stream_reader
+from pyspark_kafkalog.source import group_progress, log_identity, stream_reader
 from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json, with_start
 from pyspark_kafkalog.source.options import stream_options
@@ -318,11 +318,10 @@ def test_a_query_that_may_lose_data_reads_a_topic_that_was_created_again_from_it
 def test_partitions_that_a_query_subscribes_to_no_more_are_not_said_to_be_lost(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, fail: str
 ) -> None:
-    """They are there, and would be read a second time once it does again."""
     cluster.logs["payments"] = [(0, 5)]
     both = reader(subscribe="orders,payments", startingOffsets="earliest")
     end = both.latestOffset(both.initialOffset(), ALL)
-    said = r"does not subscribe to any more: payments-0\. If it does later, .* once more\."
+    said = r"does not subscribe to any more: payments-0\. If it does later, it goes on .* it was\."
     if fail == "true":
         with pytest.raises(DataLossError, match=f"{said} Subscribe to them, or set the option"):
             reader().latestOffset(end, ALL)
@@ -331,6 +330,94 @@ def test_partitions_that_a_query_subscribes_to_no_more_are_not_said_to_be_lost(
         kept.partitions(end, kept.latestOffset(end, ALL))
         assert re.search(said, caplog.text)
     assert "Partitions are gone" not in caplog.text
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "4"}])
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("became", ["the same", "shorter", "of an earlier epoch", "another"])
+def test_a_topic_that_is_back_goes_on_where_the_query_left_it(
+    cluster: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    became: str,
+    is_restarted: bool,
+    limit: dict[str, str],
+) -> None:
+    """Brokers that have just started may not know it, and a permission may be taken away."""
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    cluster.logs["payments"] = [(0, 6), (0, 1)]
+    cluster.epochs = {TopicPartition("payments", 0): 3, TopicPartition("payments", 1): 3}
+    options = {"subscribe": None, "subscribePattern": ".*", "failOnDataLoss": "false", **limit}
+
+    def ends(_: Any, epochs: Mapping[TopicPartition, int]) -> Offsets:
+        return {each: cluster.logs[each.topic][each.partition][1] for each in epochs}
+
+    monkeypatch.setattr(log_identity, "epoch_ends", ends)
+
+    def started() -> KafkalogStreamReader:
+        return reader(startingOffsets="earliest", **options)
+
+    stream = started()
+    begin: Any = stream.initialOffset()
+    at = begin
+    seen: list[OffsetRange] = []
+
+    def goes_on() -> KafkalogStreamReader:
+        """Reads all that there is, and is started again before each batch if it `is_restarted`."""
+        nonlocal at, stream
+        while True:
+            stream = started() if is_restarted and at != begin else stream
+            end = stream.latestOffset(at, ALL if not limit else ReadMaxRows(4))
+            tasks = stream.partitions(at, end)
+            if end == at:
+                return stream
+            again = started().partitions(at, end) if at != begin else tasks
+            assert ranges(again) == ranges(tasks)
+            seen.extend(each for each in ranges(tasks) if each.topic == "payments")
+            at = end
+
+    goes_on()
+    read = {each.partition: each.until_offset for each in seen}
+    assert read == {0: 6, 1: 1}
+    seen.clear()
+    logs = cluster.logs.pop("payments")
+    cluster.logs["orders"] = [(5, 11), (0, 20)]
+    goes_on()
+    assert "Partitions are gone: payments-0, payments-1" in caplog.text
+    cluster.logs["payments"] = [(0, 8), (0, 1), (0, 2)]
+    if became == "shorter":
+        cluster.logs["payments"] = [(0, 4), *logs[1:]]
+    elif became == "of an earlier epoch":
+        cluster.epochs[TopicPartition("payments", 0)] = 2
+    elif became == "another":
+        cluster.topic_ids["payments"] = UUID(int=3)
+    goes_on()
+    rows = {
+        (each.partition, offset)
+        for each in seen
+        for offset in range(each.start_offset, each.until_offset)
+    }
+    assert len(rows) == sum(each.until_offset - each.start_offset for each in seen)
+    expected = {
+        "the same": {(0, 6), (0, 7), (2, 0), (2, 1)},
+        "shorter": set(),
+        "of an earlier epoch": {(0, 6), (0, 7), (2, 0), (2, 1)},
+        "another": {*((0, each) for each in range(8)), (1, 0), (2, 0), (2, 1)},
+    }
+    assert rows == expected[became]
+    said = {"shorter": "payments-0 went back from offset 6 to 4", "of an earlier epoch": "epoch 2"}
+    assert said.get(became, "") in caplog.text
+
+
+def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
+    cluster: FakeCluster,
+) -> None:
+    """What is not there when a batch is planned is given up, though it may come back."""
+    stream = reader(failOnDataLoss="false")
+    whole = cluster.logs.pop("orders")
+    cluster.refresh = lambda topics=None: cluster.logs.update(orders=whole)  # type: ignore[method-assign]
+    tasks = stream.partitions({"orders": {"0": 5, "1": 20}}, {"orders": {"0": 10, "1": 20}})
+    assert ranges(tasks) == [OffsetRange("orders", 0, 5, 10)]
 
 
 def test_a_batch_of_a_topic_that_a_query_subscribes_to_no_more_is_not_run_again(
@@ -493,7 +580,7 @@ def test_a_deleted_topic_fails_the_query_unless_it_may_lose_data(
     with pytest.raises(UnknownTopicError, match="payments"):
         strict.latestOffset(start, ALL)
     end = lenient.latestOffset(start, ALL)
-    assert end == {"orders": {"0": 10, "1": 20}}
+    assert plain(end) == {"orders": {"0": 10, "1": 20}}
     assert lenient.partitions(start, end) == []
     assert lenient.partitions(start, planned) == []
     assert "Partitions are gone: payments-0" in caplog.text
@@ -589,7 +676,7 @@ def test_the_first_batch_of_a_query_does_not_wait(cluster: FakeCluster) -> None:
     recorded = stream.latestOffset(initial, limit)
     assert recorded == left_empty(initial)
     end = stream.latestOffset(recorded, limit)
-    assert end == {"orders": {"0": 10, "1": 20}}
+    assert plain(end) == {"orders": {"0": 10, "1": 20}}
     cluster.logs["orders"] = [(5, 12), (0, 20)]
     assert stream.latestOffset(end, limit) == end
 

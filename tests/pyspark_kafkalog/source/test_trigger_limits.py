@@ -74,6 +74,12 @@ def test_a_delay_begins_anew_with_each_batch() -> None:
     assert delay.waits({A: 6}, {A: 6})
 
 
+def test_a_partition_that_went_back_does_not_make_the_others_wait() -> None:
+    delay = TriggerDelay(0, 900_000)
+    assert not delay.waits({A: 6, B: 0}, {A: 4, B: 1})
+    assert not delay.waits({A: 6, B: 0}, {A: 4, B: 1})
+
+
 OTHER = TopicPartition("payments", 0)
 
 

@@ -54,9 +54,9 @@ class Log:
         with Cluster(self._config()) as cluster:
             assert not admin.delete_records(cluster, {ORDERS_0: offset}, lambda *begins: None)
 
-    def create(self) -> None:
+    def create(self, topic: str = "orders") -> None:
         with Cluster(self._config()) as cluster:
-            admin.create_topic(cluster, "orders", 1, 1)
+            admin.create_topic(cluster, topic, 1, 1)
 
     def delete(self) -> None:
         with Cluster(self._config()) as cluster:
@@ -100,11 +100,13 @@ class Log:
         checkpoint: str = "checkpoint",
         reads_on: bool = False,
         before_tasks: Callable[[], None] = lambda: None,
+        topics: str = "orders",
         **sink: str,
     ) -> None:
         """What is there, by a query with this checkpoint; `reads_on` where its read may lose
         data."""
         source, into = self._written(sink)
+        source["subscribePattern"] = topics
         source |= {"failOnDataLoss": str(not reads_on), "fetchOffset.numRetries": "1"}
         StreamQuery(self._table.with_name(checkpoint), source, into, before_tasks).run()
 
@@ -118,7 +120,8 @@ class Log:
 
     def append(self, **sink: str) -> None:
         """All that is there, as a DataFrame."""
-        write_rows(*self._written(sink))
+        source, into = self._written(sink)
+        write_rows({**source, "subscribe": "orders"}, into)
 
     def _written(self, sink: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         given = {
@@ -126,7 +129,7 @@ class Log:
             "startingOffsets": "earliest",
         }
         into = {"target": f"parquet:{self._table}", "name": "nightly", **given, **sink}
-        return {**given, "subscribe": "orders"}, into
+        return given, into
 
     def loaded(self) -> Counter[bytes]:
         return Counter(pq.read_table(self._table).column("value").to_pylist())
@@ -261,6 +264,28 @@ def test_a_micro_batch_of_a_log_that_is_another_one_by_then_hides_none_of_its_re
             log.stream(reads_on=True, failOnDataLoss=fails)
     log.stream(reads_on=True, failOnDataLoss="false")
     assert log.loaded() == Counter(some("known", known) + kept + some("new", new))
+    assert log.load().records == 0
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_topic_that_a_query_reads_again_goes_on_where_it_was_left(
+    log: Log, is_created_again: bool
+) -> None:
+    log.create("others")
+    log.write(some("known", 10))
+    log.stream(topics="o.*s")
+    log.write(some("away", 3))
+    log.stream(topics="others", reads_on=True)
+    if is_created_again:
+        log.create_again()
+        log.write(some("away", 3))
+    # It begins in this batch, which is run a second time.
+    log.stream(topics="o.*s", reads_on=True, failOnDataLoss="false")
+    log.forget_last_commit()
+    log.stream(topics="o.*s", reads_on=True, failOnDataLoss="false")
+    log.write(some("new", 4))
+    log.stream(topics="o.*s", failOnDataLoss="false")
+    assert log.loaded() == Counter(some("known", 10) + some("away", 3) + some("new", 4))
     assert log.load().records == 0
 
 
