@@ -332,81 +332,85 @@ def test_partitions_that_a_query_subscribes_to_no_more_are_not_said_to_be_lost(
     assert "Partitions are gone" not in caplog.text
 
 
-@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "4"}])
+class Query:
+    """Reads all that there is, batch by batch, each of which another process would read the same;
+    `is_restarted` before each of them."""
+
+    def __init__(self, is_restarted: bool, **options: str | None) -> None:
+        self._options, self._is_restarted = options, is_restarted
+        self._stream = reader(**options)
+        self._begin = self._at = self._stream.initialOffset()
+
+    def read(self, topic: str) -> list[tuple[int, int]]:
+        """The partitions and offsets of its records that are read."""
+        found: list[OffsetRange] = []
+        while True:
+            is_first = self._at == self._begin
+            if self._is_restarted and not is_first:
+                self._stream = reader(**self._options)
+            end = self._stream.latestOffset(self._at, self._stream.getDefaultReadLimit())
+            read = ranges(self._stream.partitions(self._at, end))
+            if end == self._at:
+                break
+            assert is_first or read == ranges(reader(**self._options).partitions(self._at, end))
+            found += [each for each in read if each.topic == topic]
+            self._at = end
+        return [
+            (each.partition, offset)
+            for each in found
+            for offset in range(each.start_offset, each.until_offset)
+        ]
+
+
+ADDED = [(0, 6), (0, 7), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("limit", [None, "4"])
 @pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize("became", ["the same", "shorter", "of an earlier epoch", "another"])
+@pytest.mark.parametrize(
+    ("became", "expected", "said"),
+    [
+        ("the same", ADDED, ""),
+        ("shorter", [], "payments-0 went back from offset 6 to 4"),
+        ("of an earlier epoch", ADDED, "payments-0 has a leader of epoch 2"),
+        ("another", [*((0, each) for each in range(8)), (1, 0), (2, 0), (2, 1)], ""),
+    ],
+)
 def test_a_topic_that_is_back_goes_on_where_the_query_left_it(
     cluster: FakeCluster,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     became: str,
+    expected: list[tuple[int, int]],
+    said: str,
     is_restarted: bool,
-    limit: dict[str, str],
+    limit: str | None,
 ) -> None:
     """Brokers that have just started may not know it, and a permission may be taken away."""
-    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
-    cluster.logs["payments"] = [(0, 6), (0, 1)]
-    cluster.epochs = {TopicPartition("payments", 0): 3, TopicPartition("payments", 1): 3}
-    options = {"subscribe": None, "subscribePattern": ".*", "failOnDataLoss": "false", **limit}
 
     def ends(_: Any, epochs: Mapping[TopicPartition, int]) -> Offsets:
         return {each: cluster.logs[each.topic][each.partition][1] for each in epochs}
 
     monkeypatch.setattr(log_identity, "epoch_ends", ends)
-
-    def started() -> KafkalogStreamReader:
-        return reader(startingOffsets="earliest", **options)
-
-    stream = started()
-    begin: Any = stream.initialOffset()
-    at = begin
-    seen: list[OffsetRange] = []
-
-    def goes_on() -> KafkalogStreamReader:
-        """Reads all that there is, and is started again before each batch if it `is_restarted`."""
-        nonlocal at, stream
-        while True:
-            stream = started() if is_restarted and at != begin else stream
-            end = stream.latestOffset(at, ALL if not limit else ReadMaxRows(4))
-            tasks = stream.partitions(at, end)
-            if end == at:
-                return stream
-            again = started().partitions(at, end) if at != begin else tasks
-            assert ranges(again) == ranges(tasks)
-            seen.extend(each for each in ranges(tasks) if each.topic == "payments")
-            at = end
-
-    goes_on()
-    read = {each.partition: each.until_offset for each in seen}
-    assert read == {0: 6, 1: 1}
-    seen.clear()
-    logs = cluster.logs.pop("payments")
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    cluster.logs["payments"] = [(0, 6), (0, 1)]
+    cluster.epochs = {TopicPartition("payments", 0): 3, TopicPartition("payments", 1): 3}
+    options = {"subscribe": None, "subscribePattern": ".*", "maxOffsetsPerTrigger": limit}
+    query = Query(is_restarted, startingOffsets="earliest", failOnDataLoss="false", **options)
+    assert len(query.read("payments")) == 7
+    del cluster.logs["payments"]
     cluster.logs["orders"] = [(5, 11), (0, 20)]
-    goes_on()
+    assert query.read("payments") == []
     assert "Partitions are gone: payments-0, payments-1" in caplog.text
     cluster.logs["payments"] = [(0, 8), (0, 1), (0, 2)]
     if became == "shorter":
-        cluster.logs["payments"] = [(0, 4), *logs[1:]]
+        cluster.logs["payments"] = [(0, 4), (0, 1)]
     elif became == "of an earlier epoch":
         cluster.epochs[TopicPartition("payments", 0)] = 2
     elif became == "another":
         cluster.topic_ids["payments"] = UUID(int=3)
-    goes_on()
-    rows = {
-        (each.partition, offset)
-        for each in seen
-        for offset in range(each.start_offset, each.until_offset)
-    }
-    assert len(rows) == sum(each.until_offset - each.start_offset for each in seen)
-    expected = {
-        "the same": {(0, 6), (0, 7), (2, 0), (2, 1)},
-        "shorter": set(),
-        "of an earlier epoch": {(0, 6), (0, 7), (2, 0), (2, 1)},
-        "another": {*((0, each) for each in range(8)), (1, 0), (2, 0), (2, 1)},
-    }
-    assert rows == expected[became]
-    said = {"shorter": "payments-0 went back from offset 6 to 4", "of an earlier epoch": "epoch 2"}
-    assert said.get(became, "") in caplog.text
+    assert sorted(query.read("payments")) == expected
+    assert said in caplog.text
 
 
 def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
