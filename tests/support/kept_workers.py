@@ -2,11 +2,13 @@
 
 Each `load(None, ...)` starts its own, which is nine tenths of what a small load costs. Tests whose
 subject is what lands share them, as the loads of `kafkalog serve` do: `keep_workers` in a test's
-setup. What is set in the environment or planted after a worker's start does not reach it.
+setup. They are others where the environment is another one; what is planted in modules after a
+worker's start does not reach it.
 """
 
 import atexit
 import functools
+import os
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +29,10 @@ class _KeepingEngine(LocalEngine):
     def __init__(self, *how: Any, **more: Any) -> None:
         super().__init__(*how, **more)
         self._pool = _pool()
+        if _environment_of_workers != (now := _environment()):
+            self._pool.end_idle(0)
+            _environment_of_workers.clear()
+            _environment_of_workers.update(now)
 
     def __exit__(
         self,
@@ -35,6 +41,13 @@ class _KeepingEngine(LocalEngine):
         trace: TracebackType | None,
     ) -> None:
         """Leaves them to the next engine."""
+
+
+_environment_of_workers: dict[str, str] = {}
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 @functools.cache
