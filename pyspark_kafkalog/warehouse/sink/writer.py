@@ -363,8 +363,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         query = self._query(reports[0].query_id)
         try:
             self._refuse_passed_by_others(plan, seen, query)
-            if batch is None and reports[0].batch is not None:
-                self._refuse_held_back(int(reports[0].batch), seen)
+            if batch is None:
+                self._refuse_held_back(reports[0], seen)
             ranges, logs = self._ranges(plan, seen, batch)
             # Asked before the read, so never the id of a topic that was created again since then.
             moved = {piece.topic for piece in ranges}
@@ -423,13 +423,23 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
                 "the checkpointLocation of the other one."
             )
 
-    def _refuse_held_back(self, batch: int, seen: Spans) -> None:
+    def _refuse_held_back(self, report: LoadedRows, seen: Spans) -> None:
         """Raises InvalidRowError where a write in foreachBatch has rows that its query reads, but
         not in this micro-batch, and InvalidOptionError where the checkpoint that it names cannot be
-        read. Rows of other partitions it has read by itself."""
+        read, or nothing says which micro-batch it is. Rows of other partitions it has read by
+        itself."""
         if self._options.checkpoint_location is None or self._options.unchecked_offsets:
             return
-        reads = self._micro_batch(batch)
+        if report.query_id is None and report.batch is None:
+            raise InvalidOptionError(
+                "The option checkpointLocation says that these rows are of a query's micro-batch, "
+                "and Spark does not say of which, as in threads of your own and with Spark "
+                "Connect. Write in the thread that foreachBatch calls, or load by "
+                "writeStream.format('kafkalog_load'); or set the option uncheckedOffsets to true: "
+                "rows that an operator held back are left out as loaded ones then. A DataFrame "
+                "that is no micro-batch has no checkpointLocation."
+            )
+        reads = None if report.batch is None else self._micro_batch(int(report.batch))
         if reads is not None:
             reads.check({each: span for each, span in seen.items() if each in reads.untils})
 

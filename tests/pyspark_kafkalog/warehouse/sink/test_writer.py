@@ -277,6 +277,10 @@ def test_a_write_in_foreach_batch_has_rows_of_its_micro_batch_alone(
     told["checkpointLocation"] = str(tmp_path / "misspelt")
     with pytest.raises(InvalidOptionError, match=r"misspelt cannot be read from Python.*held back"):
         each(1, [(0, 2), (0, 5)])
+    # Nor does Spark tell a thread of one's own which micro-batch is written.
+    task_context.clear()
+    with pytest.raises(InvalidOptionError, match=r"not say of which.*uncheckedOffsets"):
+        write(table, [(0, 2), (0, 5)], **told)
     told["uncheckedOffsets"] = "true"
     each(1, [(0, 5)])
     assert table.offsets("nightly") == {0: 6, 1: 1}
