@@ -326,6 +326,9 @@ class ReplicaFetcher:
             _append_copy(partition.log, records)
         else:
             await _in_thread(lambda: _append_copy(partition.log, records))
+        if partition.log.awaits_flush:
+            # What the next fetch says is here the leader acknowledges, as its policy asks for.
+            await _in_thread(partition.log.flush)
         followed.has_joined = True
         # The others first, next time: an answer holds so much, and this one may lack more than
         # all of them together.

@@ -6,6 +6,7 @@ into its answers.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from broker.replica.fetcher import FetcherOptions, ReplicaFetcher
 from broker.replica.partition import EARLIEST, LATEST, Isolation, Partition
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
+    FetchPartition,
     FetchResponse,
     decode_fetch_request,
     encode_fetch_response,
@@ -49,6 +51,7 @@ class Pair:
 
     def __init__(self, number: int, files: MemoryFiles, directory: Path) -> None:
         self.place = TopicPartition("t", number)
+        self.files = files
         self.topic_id = UUID(int=7)
         self.epoch = 0
         logs = []
@@ -120,6 +123,7 @@ class Leader:
     def __init__(self, pairs: list[Pair]) -> None:
         self.pairs = {pair.place.partition: pair for pair in pairs}
         self.spoil: Callable[[FetchedPartition], None] = lambda found: None
+        self.is_asked: Callable[[FetchPartition], None] = lambda ask: None
         self.begin_at: Callable[[int], None] = lambda timestamp: None
         """Called when it is asked for an offset."""
         self.most_bytes = 1 << 20
@@ -138,6 +142,8 @@ class Leader:
         wanted = decode_fetch_request(memoryview(bytearray(body)), version)
         assert (wanted.replica_id, wanted.replica_epoch) == (FOLLOWER, 55)
         self.asked.append({ask.partition for ask in wanted.partitions})
+        for ask in wanted.partitions:
+            self.is_asked(ask)
         response = FetchResponse([])
         for ask in wanted.partitions:
             leader = self.pairs[ask.partition].leader
@@ -239,6 +245,51 @@ def test_it_catches_up_by_several_fetches_and_its_high_watermark_is_in_its_log(
         await eventually(lambda: ends[-1] == (20, 20))
 
     fetching([first], scenario)
+
+
+def test_what_is_said_to_be_here_is_on_disk_where_the_topic_asks_for_that(
+    pairs: list[Pair],
+) -> None:
+    """flush.messages: a leader acknowledges what a follower has. Where all lose their power the
+    follower may lead first, and what it lacks is gone."""
+    log = pairs[0].follower.log
+    log.config = replace(log.config, flush_messages=2)
+    pairs[1].append(count=5)
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        unsynced = []
+
+        def asked(ask: FetchPartition) -> None:
+            if ask.partition == 0:
+                unsynced.append(ask.fetch_offset - log.recovery_point)
+
+        leader.is_asked = asked
+        for count in (1, 2, 5):
+            pairs[0].append(count=count)
+            await until_equal(*pairs)
+        await eventually(lambda: len(unsynced) > 4)
+        assert max(unsynced) == 1
+
+    fetching(pairs, scenario)
+    assert pairs[1].follower.log.recovery_point == 0
+
+
+def test_a_follower_whose_disk_does_not_keep_what_it_gets_says_nothing_more(
+    pairs: list[Pair],
+) -> None:
+    log = pairs[0].follower.log
+    log.config = replace(log.config, flush_messages=1)
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        pairs[0].files.fail_next("sync")
+        pairs[0].append()
+        await eventually(lambda: log.has_failed)
+        leader.asked.clear()
+        await eventually(lambda: len(leader.asked) > 2)
+        assert leader.asked == [{1}] * len(leader.asked)
+        assert pairs[0].follower.high_watermark == 0
+
+    fetching(pairs, scenario)
 
 
 def test_the_lag_is_what_is_committed_and_not_here_yet(pairs: list[Pair]) -> None:
