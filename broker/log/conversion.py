@@ -296,9 +296,9 @@ def _batches(batches: FileSlice) -> Iterator[tuple[bytes, BatchHeader]]:
     """The whole ones, one in memory at a time; a cut-off last one is left out."""
     position, end = batches.position, batches.position + batches.size_bytes
     while position + HEADER_BYTES <= end:
-        size_bytes = batch_size(batches.file.pread(LOG_OVERHEAD_BYTES, position))
+        size_bytes = batch_size(batches.part(LOG_OVERHEAD_BYTES, position).read())
         if position + size_bytes > end:
             return
-        batch = batches.file.pread(size_bytes, position)
+        batch = batches.part(size_bytes, position).read()
         yield batch, read_header(batch)
         position += size_bytes

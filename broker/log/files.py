@@ -10,6 +10,8 @@ is still being sent keeps a deleted segment readable. Any thread; two writers of
 on positions between themselves. OSErrors pass through: who calls knows what they mean.
 """
 
+import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -53,6 +55,20 @@ class File(Protocol):
         ...
 
 
+class CutFileError(OSError):
+    """A file ends before what was written there."""
+
+
+def pread_all(file: File, size_bytes: int, position: int) -> bytes:
+    """As `pread`, of what is there. Raises CutFileError where it is not."""
+    data = file.pread(size_bytes, position)
+    if len(data) < size_bytes:
+        raise CutFileError(
+            errno.EIO, f"the file ends at byte {position + len(data)}, before {size_bytes} more"
+        )
+    return data
+
+
 class DirectoryLock(Protocol):
     """Keeps a second broker out of a data directory until it is released or the process ends."""
 
@@ -88,7 +104,9 @@ class Files(Protocol):
         """A missing file is fine."""
         ...
 
-    def remove_tree(self, path: Path) -> None: ...
+    def remove_tree(self, path: Path) -> None:
+        """A missing one is fine."""
+        ...
 
     def sync_directory(self, path: Path) -> None: ...
 
@@ -126,15 +144,20 @@ class FileSlice:
     def read(self) -> bytes:
         """The bytes themselves: for what cannot sendfile (tests, TLS)."""
         try:
-            return self.file.pread(self.size_bytes, self.position)
+            return pread_all(self.file, self.size_bytes, self.position)
         except OSError as error:
             self.not_read(error)
             raise
 
+    def part(self, size_bytes: int, position: int) -> "FileSlice":
+        """So many of its bytes, from that position in the file on."""
+        return FileSlice(self.file, position, size_bytes, self._refused)
+
     def not_read(self, error: OSError) -> None:
-        """The disk has refused them to who sends them."""
+        """The disk has refused them to who sends them, or has not got them."""
         if self._refused is not None:
-            self._refused(error)
+            is_cut = self.file.size() < self.position + self.size_bytes
+            self._refused(CutFileError(*error.args) if is_cut else error)
 
     def __repr__(self) -> str:
         return f"FileSlice({self.size_bytes} bytes at {self.position})"
@@ -236,7 +259,8 @@ class DiskFiles:
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        shutil.rmtree(path)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.log.files import File, Files
+from broker.log.files import File, Files, pread_all
 
 
 class IndexFile:
@@ -38,6 +38,11 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         return self._count >= self._max_entries
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its file lacks entries. Raises OSError."""
+        return self._file is not None and self._file.size() < self.size_bytes
 
     def create(self) -> None:
         """Starts empty and writable, whatever the file held."""
@@ -65,7 +70,7 @@ class IndexFile:
     def unseal(self) -> None:
         """Makes a loaded index writable."""
         if self._tail is None:
-            data = self._open_file().pread(self.size_bytes, 0) if self._count else b""
+            data = pread_all(self._open_file(), self.size_bytes, 0) if self._count else b""
             self._tail = bytearray(data)
 
     def seal(self) -> None:
@@ -87,7 +92,7 @@ class IndexFile:
         if tail is not None:
             first, second = self._entry.unpack_from(tail, slot * self._entry.size)
         else:
-            data = self._open_file().pread(self._entry.size, slot * self._entry.size)
+            data = pread_all(self._open_file(), self._entry.size, slot * self._entry.size)
             first, second = self._entry.unpack(data)
         return first, second
 

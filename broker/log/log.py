@@ -41,7 +41,7 @@ from broker.histogram import Histogram
 from broker.log.checkpoint import UNKNOWN, LogCheckpoint
 from broker.log.cleaner import NO_DATA_OFFSET, LastBatch
 from broker.log.clock import Clock, has_passed, system_clock_ms
-from broker.log.files import DiskFiles, Files, FileSlice
+from broker.log.files import CutFileError, DiskFiles, Files, FileSlice, pread_all
 from broker.log.leader_epoch import LeaderEpochFileCache
 from broker.log.producer_state import BatchMetadata, CompletedTransaction, ProducerStateManager
 from broker.log.record_search import first_record_at_or_after
@@ -503,7 +503,7 @@ class Log:
             try:
                 self._truncate_to(offset)
             except OSError as error:
-                raise self._storage_error("truncate", error) from error
+                raise self._half_done("truncate", error) from error
             _log.info(
                 "log.truncated dir=%s from_offset=%d to_offset=%d",
                 self.directory,
@@ -514,18 +514,16 @@ class Log:
     def _truncate_to(self, offset: int) -> None:
         self._truncations += 1
         self._swap.give_up()
-        self._drop_now(self._segments.from_base(offset))
-        if len(self._segments):
+        if offset <= self._segments.first.base_offset:
+            self._begin_anew(offset)
+        else:
+            self._drop_now(self._segments.from_base(offset))
             active = self._segments.active
             active.unseal()
             cut = active.locate(offset)
             if cut is not None:
                 active.truncate_to(offset)
                 offset = min(offset, cut.base_offset)
-        else:
-            self._segments.add(
-                LogSegment.create(self.directory, offset, self.config, self._files, self._clock())
-            )
         self._next_offset = offset
         self._recovery_point = min(self._recovery_point, offset)
         self._first_dirty_offset = min(self._first_dirty_offset, offset)
@@ -544,12 +542,7 @@ class Log:
             try:
                 self._truncations += 1
                 self._swap.give_up()
-                self._drop_now(self._segments.snapshot())
-                self._segments.add(
-                    LogSegment.create(
-                        self.directory, offset, self.config, self._files, self._clock()
-                    )
-                )
+                self._begin_anew(offset)
                 self._next_offset = self._recovery_point = offset
                 self._log_start_offset = self._first_dirty_offset = offset
                 self._segments.active.sync()
@@ -557,7 +550,7 @@ class Log:
                 self._leader_epochs.clear()
                 rebuild_producers(self._producers, self._segments, offset, self._clock())
             except OSError as error:
-                raise self._storage_error("restart", error) from error
+                raise self._half_done("restart", error) from error
             _log.info(
                 "log.restarted dir=%s from_offset=%d at_offset=%d",
                 self.directory,
@@ -569,6 +562,20 @@ class Log:
         self._segments.remove(segments)
         for segment in segments:
             segment.remove_files()
+
+    def _begin_anew(self, offset: int) -> None:
+        """One empty segment, in the place of all."""
+        segments = self._segments.snapshot()
+        for segment in segments:
+            segment.remove_files()
+        empty = LogSegment.create(self.directory, offset, self.config, self._files, self._clock())
+        self._segments.replace(segments, empty)
+
+    def _half_done(self, action: str, error: OSError) -> KafkaStorageError:
+        """Neither what it was nor what it is to be: nothing is appended to it, or taken for
+        synced."""
+        self._failure = self._failure or error
+        return self._storage_error(action, error)
 
     # Reading: any thread, no lock.
 
@@ -662,8 +669,7 @@ class Log:
         for segment in self._segments.snapshot():
             if segment.max_timestamp.timestamp_ms < timestamp_ms:
                 continue
-            start = segment.time_index.lookup(timestamp_ms).offset
-            found = self._search(segment, max(start, self._log_start_offset), timestamp_ms)
+            found = self._search(segment, self._log_start_offset, timestamp_ms)
             if found is not None:
                 return found
         return None
@@ -693,13 +699,14 @@ class Log:
     def _search_in(
         self, segment: LogSegment, offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        batch = segment.locate(offset)
+        before = segment.time_index.lookup(timestamp_ms).offset
+        batch = segment.locate(max(offset, before))
         while batch is not None:
             if self._closed:  # the broker stops, or the topic is gone: nobody waits for the answer
                 raise KafkaStorageError(f"{self.directory} is closed")
             header = segment.header_at(batch.position)
             if header.max_timestamp_ms >= timestamp_ms:
-                data = segment.file.pread(batch.size_bytes, batch.position)
+                data = pread_all(segment.file, batch.size_bytes, batch.position)
                 found = first_record_at_or_after(data, timestamp_ms, self._log_start_offset)
                 if found is not None:
                     return found
@@ -757,8 +764,8 @@ class Log:
             bounds = RetentionBounds(
                 self._clock(), self._log_start_offset, self._next_offset, high_watermark
             )
-            doomed = deletable_segments(self._segments.snapshot(), self.config, bounds)
             try:
+                doomed = deletable_segments(self._segments.snapshot(), self.config, bounds)
                 self._delete([segment for segment, _ in doomed])
             except OSError as error:
                 raise self._storage_error("delete", error) from error
@@ -779,8 +786,10 @@ class Log:
         if len(segments) == len(self._segments):
             self._roll(self._clock())
         self._segments.remove(segments)
-        self._start_at(max(self._log_start_offset, self._segments.first.base_offset))
+        self._log_start_offset = max(self._log_start_offset, self._segments.first.base_offset)
+        # Before what takes room: there may be none.
         self._swap.take_out(segments, self._clock(), self.config.file_delete_delay_ms)
+        self._start_at(self._log_start_offset)
 
     def _start_at(self, offset: int) -> None:
         self._log_start_offset = offset
@@ -795,7 +804,10 @@ class Log:
             if offset > self._next_offset:
                 raise OffsetOutOfRangeError(f"offset {offset} is above {self._next_offset}")
             if offset > self._log_start_offset:
-                self._start_at(offset)
+                try:
+                    self._start_at(offset)
+                except OSError as error:
+                    raise self._storage_error("delete", error) from error
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """What lies below is committed, and its transactions are decided. Where records of an open
@@ -873,11 +885,15 @@ class Log:
             return True
 
     def remove_deleted_files(self) -> None:
-        """Removes the files of segments whose delay is over. A slice in flight still reads them."""
+        """Removes the files of segments whose delay is over. A slice in flight still reads them.
+        Raises KafkaStorageError; what is left then goes at the next start."""
         with self._lock:
             due = self._swap.take_due(self._clock())
-        for segment in due:
-            segment.remove_files()
+        try:
+            for segment in due:
+                segment.remove_files()
+        except OSError as error:
+            raise self._storage_error("delete", error) from error
 
     @property
     def has_deleted_files(self) -> bool:
@@ -929,13 +945,24 @@ class Log:
             raise KafkaStorageError(f"{self.directory} takes no more writes since: {self._failure}")
 
     def _storage_error(self, action: str, error: OSError) -> KafkaStorageError:
-        """Logs it once, until an append succeeds again: a full disk refuses every request."""
+        """Logs it once, until an append succeeds again: a full disk refuses every request. What a
+        truncation has cut off while it was read is no failure."""
+        if isinstance(error, CutFileError) and not self._is_cut:
+            return KafkaStorageError(f"{action} in {self.directory}: {error}")
         if self._reported != (action, str(error)):
             self._reported = action, str(error)
             _log.error("log.failed dir=%s action=%s reason=%r", self.directory, action, str(error))
         if self._on_refused is not None and action != _AS_GOOD_WITHOUT and not self._closed:
             self._on_refused(self)
         return KafkaStorageError(f"{action} failed in {self.directory}: {error}")
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a file is shorter than this log has made it."""
+        try:
+            return any(segment.is_cut for segment in self._segments.snapshot())
+        except OSError:
+            return True
 
 
 def _aborted_between(

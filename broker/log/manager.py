@@ -497,7 +497,8 @@ class LogManager:
         """Removes the files of segments and logs whose delay is over."""
         for log in self._logs_left().values():
             if log.has_deleted_files:
-                log.remove_deleted_files()
+                with _reported("delete", log):
+                    log.remove_deleted_files()
         with self._lock:
             due = self._trash.take_due(self._clock())
         for path in due:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafka.errors import CorruptRecordError
 
 from broker.config.log import LogConfig
-from broker.log.files import File, Files
+from broker.log.files import File, Files, pread_all
 from broker.log.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -295,6 +295,16 @@ class LogSegment:
         self.time_index.sync()
         self.transaction_index.sync()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a file lacks what was written to it. Raises OSError."""
+        return (
+            self.file.size() < self.size_bytes
+            or self.offset_index.is_cut
+            or self.time_index.is_cut
+            or self.transaction_index.is_cut
+        )
+
     def locate(self, offset: int) -> BatchPosition | None:
         """The first batch whose last offset is at or above `offset`; None past the end.
 
@@ -324,7 +334,7 @@ class LogSegment:
 
     def header_at(self, position: int) -> BatchHeader:
         """The whole header of the batch at `position`; its own `position` is 0."""
-        return BatchHeader(self.file.pread(HEADER_BYTES, position), 0)
+        return BatchHeader(pread_all(self.file, HEADER_BYTES, position), 0)
 
     @property
     def first_timestamp_ms(self) -> int:
@@ -357,7 +367,9 @@ class LogSegment:
         while position + HEADER_BYTES <= end:
             at = position - window_start
             if at + _SPAN.size > len(window):
-                window, window_start, at = self.file.pread(_WINDOW_BYTES, position), position, 0
+                window_bytes = min(_WINDOW_BYTES, end - position)
+                window = pread_all(self.file, window_bytes, position)
+                window_start, at = position, 0
             base_offset, length, last_offset_delta = _SPAN.unpack_from(window, at)
             size_bytes = LOG_OVERHEAD_BYTES + length
             if size_bytes < HEADER_BYTES or position + size_bytes > end:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.files import File, Files
+from broker.log.files import File, Files, pread_all
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -47,6 +47,11 @@ class TransactionIndex:
     @property
     def entry_count(self) -> int:
         return self._count
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its file lacks entries. Raises OSError."""
+        return self._file is not None and self._file.size() < self._count * _ENTRY.size
 
     def create(self) -> None:
         """Starts without entries, whatever the file held."""
@@ -123,7 +128,7 @@ class TransactionIndex:
         return AbortedTransaction(*fields)
 
     def _read(self, slot: int) -> bytes:
-        return self._open_file().pread(_ENTRY.size, slot * _ENTRY.size)
+        return pread_all(self._open_file(), _ENTRY.size, slot * _ENTRY.size)
 
     def _slot_of(self, offset: int) -> int:
         """Of the first entry whose last offset is at or above `offset`."""

@@ -135,13 +135,14 @@ class SendQueue:
         wanted_bytes = region.size_bytes - self._sent_of_first
         try:
             sent_bytes = transport.send_file(region.file.fileno(), position, wanted_bytes)
+            if sent_bytes == 0:
+                # The peer was promised them: only closing is left.
+                missing = f"log file ends at {position}, {wanted_bytes} bytes missing"
+                raise OSError(errno.EIO, missing)
         except OSError as error:
             if error.errno in _OF_DISKS:
                 region.not_read(error)
             raise
-        if sent_bytes == 0:
-            # The peer was promised them: only closing is left.
-            raise OSError(errno.EIO, f"log file ends at {position}, {wanted_bytes} bytes missing")
         self._advance(sent_bytes)
         return sent_bytes, sent_bytes == wanted_bytes
 

@@ -141,6 +141,8 @@ class MemoryFiles:
 
     @_one_at_a_time
     def replace(self, path: Path, data: bytes, *, sync: bool = True) -> None:
+        if self.takes_failure("replace"):
+            raise OSError(errno.ENOSPC, "No space left on device")
         self.names[path] = Inode(data, data if sync else b"")
         if sync:
             self.sync_directory(path.parent)
@@ -159,6 +161,8 @@ class MemoryFiles:
 
     @_one_at_a_time
     def remove(self, path: Path) -> None:
+        if self.takes_failure("remove"):
+            raise OSError(errno.EIO, "Input/output error")
         self.names.pop(path, None)
 
     @_one_at_a_time

@@ -1,6 +1,7 @@
 """Data directories that are lost, at start or later: logs elsewhere go on."""
 
 import errno
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from kafka.structs import TopicPartition
 from broker.config.broker import BrokerConfig
 from broker.log.files import DiskFiles
 from broker.log.manager import CLEAN_SHUTDOWN_FILE, LogManager
-from tests.broker.log.batches import batch, contents
+from pyspark_kafkalog.record.control import TransactionMarker
+from tests.broker.log.batches import NOW_MS, batch, contents
 from tests.broker.log.memory_files import MemoryFiles
 from tests.support.present import present
 
@@ -171,6 +173,21 @@ def test_without_any_no_broker_starts_and_one_alone_needs_all(disks: Disks) -> N
         disks.open()
 
 
+def test_a_deleted_log_may_be_removed_by_hand(disks: Disks) -> None:
+    """To have its room at once, say: that is no reason to do without the directory."""
+    manager = disks.open()
+    manager.update_config(
+        BrokerConfig.from_properties({"log.dirs": "x", "log.segment.delete.delay.ms": "0"})
+    )
+    manager.delete(FIRST)
+    (gone,) = disks.first.glob("*-delete")
+    shutil.rmtree(gone)
+    manager.delete_pass()
+    assert disks.told == []
+    assert manager.create(THIRD).directory.parent == disks.first
+    manager.close()
+
+
 class InMemory:
     """A log whose disk can be made to fail, of a broker alone or of a cluster's member."""
 
@@ -236,3 +253,63 @@ def test_a_log_whose_records_do_not_come_from_disk_is_offline_where_others_have_
     else:
         found.not_read(OSError(errno.EIO, "Input/output error"))
     memory.check_offline()
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize("suffix", ["log", "index", "timeindex", "txnindex"])
+def test_a_log_of_which_a_file_was_cut_is_offline_where_others_have_it(
+    tmp_path: Path, is_member: bool, suffix: str
+) -> None:
+    """By a tool that turns over what is named *.log, say, or a file system that lost its end."""
+    told = []
+    on_failed = (lambda: told.append("failed")) if is_member else None
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path)})
+    manager = LogManager(config, clock=lambda: NOW_MS, on_failed=on_failed)
+    manager.open()
+    log = manager.create(FIRST)
+    for number in range(3):
+        log.append(batch([b"." * 5000], timestamp_ms=NOW_MS + number), 0)
+    log.append(batch([b"t"], producer=(7, 0, 0), transactional=True), 0, transactional=True)
+    log.append_end_marker(7, 0, TransactionMarker(False, 0), 0)
+    log.roll()
+    log.append(batch([b"a"]), 0)
+    log.roll()
+    reads: list[Callable[[], object]] = [
+        lambda: log.read(1, 1000, 5),
+        lambda: present(log.read(0, 6000, 5)).read(),
+        lambda: log.offset_for_timestamp(NOW_MS + 2),
+        lambda: log.read_committed(2, 1000, 5),
+    ]
+    kept = present(log.read(0, 6000, 5))
+    for read in reads:
+        read()
+    os.truncate(log.directory / f"{0:020d}.{suffix}", 4)
+    failed = 0
+    for read in reads:
+        try:
+            read()
+        except (KafkaStorageError, OSError):
+            failed += 1
+    assert failed
+    if suffix == "log":
+        with pytest.raises(OSError, match="ends"):
+            kept.read()
+    assert told == ["failed"] * is_member
+    assert present(log.read(5, 100, 6)).read()
+    assert log.offset_for_timestamp(NOW_MS + 60_000) is None
+    manager.close()
+
+
+def test_what_was_cut_off_while_it_is_sent_is_no_failure_of_the_disk(disks: Disks) -> None:
+    """A follower's fetch may have found it as this broker still led."""
+    manager = disks.open()
+    log = present(manager.get(FIRST))
+    log.append(batch([b"b"]), 0)
+    found = present(log.read(1, 1000, 2))
+    log.truncate_to(1)
+    with pytest.raises(OSError, match="ends"):
+        found.read()
+    found.not_read(OSError(errno.EIO, "log file ends"))
+    assert disks.told == []
+    assert manager.get(FIRST) is log
+    manager.close()

@@ -368,6 +368,54 @@ class TestUpkeep:
         assert (broken.log_start_offset, fine.log_start_offset) == (0, 1)
         assert "upkeep.failed task=flush" in caplog.text
 
+    def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_retention(
+        self, files: MemoryFiles, clock: Clock
+    ) -> None:
+        """Its first batch, say, after a restart, at each pass."""
+        manager = opened(files, clock, log_retention_ms="1000")
+        places = [TopicPartition("t", number) for number in range(3)]
+        for place in places:
+            manager.create(place).append(batch([b"a"]), 0)
+            present(manager.get(place)).roll()
+        manager.close()
+        manager = opened(files, clock, log_retention_ms="1000")
+        clock.now_ms += 2000
+        files.fail_next("pread")
+        manager.retention_pass()
+        assert [present(manager.get(place)).log_start_offset for place in places] == [0, 1, 1]
+        clock.now_ms += 60_000
+        files.fail_next("remove")
+        manager.delete_pass()
+        left = [path.parent.name for path in files.names if path.suffix == ".deleted"]
+        assert set(left) == {"t-1"}
+        manager.close()
+
+    def test_retention_frees_a_disk_on_which_nothing_more_can_be_written(
+        self, files: MemoryFiles, clock: Clock
+    ) -> None:
+        topics = {"t": {"file.delete.delay.ms": "0", "retention.ms": "1000"}}
+        manager = opened(files, clock, topics)
+        log = manager.create(TopicPartition("t", 0))
+        for _ in range(3):
+            log.append(batch([b"a"]), 0)
+            log.roll()
+        log.append(batch([b"a"], timestamp_ms=clock.now_ms + 2000), 0)
+        clock.now_ms += 2000
+        files.fail_next("replace", times=100)
+        manager.retention_pass()
+        manager.delete_pass()
+        assert {path.name for path in files.names if ".log" in path.name} == {
+            "00000000000000000003.log"
+        }
+        assert log.log_start_offset == 3
+        files.fail_next("replace", times=0)
+        log.append(batch([b"b"]), 0)
+        assert set(contents(log)) == {3, 4}
+        manager.close()
+        manager = opened(files, clock)
+        assert present(manager.get(TopicPartition("t", 0))).leader_epochs.entries == ((0, 3),)
+        manager.close()
+
     def test_a_log_that_is_deleted_during_its_flush_does_not_fail(
         self, files: MemoryFiles, clock: Clock, caplog: pytest.LogCaptureFixture
     ) -> None:

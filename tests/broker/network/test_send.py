@@ -89,10 +89,12 @@ def test_more_small_parts_than_one_call_takes(pair: tuple[socket.socket, socket.
 def test_a_file_that_shrank_is_an_error_not_a_wait(
     pair: tuple[socket.socket, socket.socket], segment: io.BufferedReader
 ) -> None:
-    queue = SendQueue()
-    queue.push([Region(segment, 299_000, 2000)])
+    """And whoever has it is told, as no peer would ask for less."""
+    queue, region = SendQueue(), Region(segment, 299_000, 2000)
+    queue.push([region])
     with pytest.raises(OSError, match="bytes missing"):
         drain(queue, *pair)
+    assert region.unreadable is not None
 
 
 @pytest.mark.parametrize(
