@@ -135,6 +135,9 @@ class Log:
         self._files: Files = DiskFiles() if files is None else files
         self._on_flush_due = on_flush_due
         self._on_refused = on_refused
+        self.on_lowered: Callable[[], None] | None = None
+        """Called where a truncation has cut off what a LogCheckpoint may tell of, before anything
+        else is appended."""
         self._flush_times = flush_times
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -192,7 +195,7 @@ class Log:
 
     @property
     def first_dirty_offset(self) -> int:
-        """Below it the log was compacted. Lowered by a truncation: who truncates writes it down."""
+        """Below it the log was compacted."""
         return max(self._first_dirty_offset, self._log_start_offset)
 
     @property
@@ -499,7 +502,7 @@ class Log:
             self._check_usable()
             if offset >= self._next_offset:
                 return
-            old_end_offset = self._next_offset
+            old_end_offset, known = self._next_offset, self._checkpointed
             try:
                 self._truncate_to(offset)
             except OSError as error:
@@ -510,6 +513,7 @@ class Log:
                 old_end_offset,
                 self._next_offset,
             )
+        self._tell_lowered(known)
 
     def _truncate_to(self, offset: int) -> None:
         self._truncations += 1
@@ -538,7 +542,7 @@ class Log:
         whose leader has nothing that belongs behind it. On disk when it returns."""
         with self._lock:
             self._check_usable()
-            old_end_offset = self._next_offset
+            old_end_offset, known = self._next_offset, self._checkpointed
             try:
                 self._truncations += 1
                 self._swap.give_up()
@@ -557,6 +561,20 @@ class Log:
                 old_end_offset,
                 offset,
             )
+        self._tell_lowered(known)
+
+    @property
+    def _checkpointed(self) -> tuple[int, int, int]:
+        return self._recovery_point, self._log_start_offset, self._first_dirty_offset
+
+    def _tell_lowered(self, known: tuple[int, int, int]) -> None:
+        """Else a power loss would have what is appended now taken for what is on disk."""
+        if self.on_lowered is None:
+            return
+        for before, now in zip(known, self._checkpointed, strict=True):
+            if now < before:
+                self.on_lowered()
+                return
 
     def _drop_now(self, segments: tuple[LogSegment, ...]) -> None:
         self._segments.remove(segments)

@@ -690,7 +690,7 @@ class LogManager:
         directory: Path,
         known: LogCheckpoint,
     ) -> Log:
-        return Log(
+        log = Log(
             directory,
             self._log_config(topic_partition.topic),
             self._clock,
@@ -700,6 +700,14 @@ class LogManager:
             flush_times=self.flush_times,
             on_refused=None if self._on_failed is None else self._refused,
         )
+        log.on_lowered = self._lowered
+        return log
+
+    def _lowered(self) -> None:
+        """A log has lost its end, which the next start must know of. Any thread."""
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.checkpoint_cleaner_offsets()
 
     def _refused(self, log: Log) -> None:
         """Any thread, while the log is locked."""

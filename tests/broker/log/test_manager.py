@@ -544,3 +544,33 @@ def test_what_comes_after_a_lost_tail_is_not_taken_for_compacted(
         present(last.get(ORDERS)).log_end_offset,
         present(last.get(ORDERS)).first_dirty_offset,
     ) == (20, 0)
+
+
+@pytest.mark.parametrize("way", ["cut", "begun anew"])
+def test_what_comes_after_a_lost_tail_is_not_taken_for_synced(
+    files: MemoryFiles, clock: Clock, way: str
+) -> None:
+    """A power loss may leave a segment that was made since, and not the end of the one before it:
+    the follower would say that it has what it lacks."""
+    manager = opened(files, clock)
+    log = manager.create(ORDERS)
+    for _ in range(2):
+        for number in range(4):
+            log.append(batch([b"%d" % number]), 0)
+        log.roll()
+    log.flush()
+    log.advance_log_start_offset(8 if way == "begun anew" else 1)
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+    if way == "cut":
+        log.truncate_to(2)
+    else:
+        log.restart_at(2)
+    for _ in range(2):
+        log.append(batch([b"new"]), 1)
+    log.roll()
+    log.append(batch([b"newer"] * 9), 1)
+    files.sync_directory(log.directory)
+    found = present(opened(files.crash(power_loss=True), clock).get(ORDERS))
+    assert found.log_end_offset == 2
+    assert set(contents(found)) == ({1} if way == "cut" else set())
