@@ -637,9 +637,7 @@ class LogManager:
     def _forget_departed(self, coming: Sequence[TopicPartition]) -> None:
         """Else a crash would open a new log with the old one's offsets, and drop its records."""
         if not self._departed.isdisjoint(coming):
-            self.checkpoint_recovery_points()
-            self.checkpoint_log_start_offsets()
-            self.checkpoint_cleaner_offsets()
+            self._checkpoint_logs()
             self._departed.clear()
 
     def _create(
@@ -700,11 +698,11 @@ class LogManager:
             flush_times=self.flush_times,
             on_refused=None if self._on_failed is None else self._refused,
         )
-        log.on_lowered = self._lowered
+        log.on_lowered = self._checkpoint_logs
         return log
 
-    def _lowered(self) -> None:
-        """A log has lost its end, which the next start must know of. Any thread."""
+    def _checkpoint_logs(self) -> None:
+        """All that the next start must know of logs. Any thread."""
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         self.checkpoint_cleaner_offsets()

@@ -56,6 +56,9 @@ class Life:
     def cut(self, offset: int) -> None:
         try:
             self.log.truncate_to(offset)
+        except KafkaStorageError:
+            assert self.log.has_failed, "what comes next would lie behind what was cut, or not"
+            raise
         finally:
             self.values = {each: value for each, value in self.values.items() if each < offset}
             self.aborted = [each for each in self.aborted if each < offset]
