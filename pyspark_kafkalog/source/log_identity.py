@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
 
 
+_MOST_LEFT = 2_000
+"""Partitions: some 40 bytes of each micro-batch's offsets."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
     """The ids of topics and the epochs of their partitions' leaders, as far as brokers say them.
@@ -64,6 +68,14 @@ class LogIdentity:
             {each: begin for each, begin in self.begins.items() if each in offsets},
         )
 
+    def in_order(self) -> "LogIdentity":
+        """The same, in an order that depends on nothing else."""
+        return LogIdentity(
+            dict(sorted(self.topic_ids.items())),
+            dict(sorted(self.epochs.items())),
+            dict(sorted(self.begins.items())),
+        )
+
     def others(self, now: "LogIdentity") -> set[str]:
         """The topics that are others by `now`."""
         both = self.topic_ids.keys() & now.topic_ids.keys()
@@ -72,23 +84,33 @@ class LogIdentity:
 
 def with_identity(end: JsonOffsets, identity: LogIdentity) -> JsonOffsets:
     """The end of a batch, or offsets of a load, with the logs that they are of."""
-    return _with_note(end, OF_LOGS, identity)
+    return _with_note(end, OF_LOGS, identity.in_order())
 
 
 def with_left(end: JsonOffsets, left: LogIdentity) -> JsonOffsets:
-    """The end of a batch, with the logs that the query has left, and `begins` where it would go on
-    in them."""
+    """The end of a batch, with the logs that the query has left, in that order, and in `begins`
+    where it would go on in them."""
     return _with_note(end, LEFT_AT, left)
+
+
+def left_with(left: LogIdentity, gone: LogIdentity) -> LogIdentity:
+    """What a query has `left` when it leaves what is `gone`, too. What it left first is forgotten
+    where that is much: topics of a day that are deleted do not come back."""
+    if not gone.begins:
+        return left
+    before = [each for each in left.begins if each not in gone.begins]
+    kept = before[max(0, len(before) + len(gone.begins) - _MOST_LEFT) :]
+    return left.of({each: left.begins[each] for each in kept}) | gone
 
 
 def _with_note(end: JsonOffsets, prefix: str, identity: LogIdentity) -> JsonOffsets:
     logs: dict[str, dict[str, Any]] = {}
-    for topic in sorted(identity.topic_ids):
-        logs.setdefault(topic, {})["id"] = str(identity.topic_ids[topic])
+    for topic, topic_id in identity.topic_ids.items():
+        logs.setdefault(topic, {})["id"] = str(topic_id)
     for kind, numbers in (("epochs", identity.epochs), ("begins", identity.begins)):
-        for each in sorted(numbers):
+        for each, number in numbers.items():
             of_topic = logs.setdefault(each.topic, {}).setdefault(kind, {})
-            of_topic[str(each.partition)] = numbers[each]
+            of_topic[str(each.partition)] = number
     return {**end, prefix + json.dumps(logs, separators=(",", ":")): {}} if logs else end
 
 

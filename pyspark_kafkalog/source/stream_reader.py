@@ -40,6 +40,7 @@ from pyspark_kafkalog.source.log_identity import (
     identity_in,
     is_back,
     left_in,
+    left_with,
     with_identity,
     with_left,
 )
@@ -223,7 +224,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = start
         if end is not None:
             gone = {each: at for each, at in known.items() if each not in latest}
-            left |= self._identity_of(gone, planned.epochs, gone)
+            left = left_with(left, self._identity_of(gone, planned.epochs, gone))
             found = self._end_of_batch(start, end, bounds.epochs, left)
         return with_start(found, begins) if is_new else found
 

@@ -12,7 +12,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog.errors import DataLossError, TopicRecreatedError
 from pyspark_kafkalog.source import log_identity, stream_reader
-from pyspark_kafkalog.source.log_identity import LogIdentity, identity_in, with_identity
+from pyspark_kafkalog.source.log_identity import (
+    LogIdentity,
+    identity_in,
+    left_in,
+    left_with,
+    with_identity,
+    with_left,
+)
 from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.source.options import stream_options
 from pyspark_kafkalog.source.partitions import OffsetRange
@@ -69,6 +76,21 @@ def reader(**options: str) -> KafkalogStreamReader:
         "fetchOffset.retryIntervalMs": "5",
     }
     return KafkalogStreamReader(stream_options({**given, **options}), ["value"])
+
+
+def test_a_checkpoint_does_not_grow_with_every_topic_that_is_deleted() -> None:
+    end: Any = {"orders": {"0": 10}}
+    for day in reversed(range(50)):
+        of_day = {TopicPartition(f"of-{day:02}", number): 7 for number in range(100)}
+        gone = LogIdentity({f"of-{day:02}": UUID(int=day)}, dict.fromkeys(of_day, 3), of_day)
+        end = with_left({"orders": {"0": 10}}, left_with(left_in(end), gone))
+    left = left_in(end)
+    assert {each.topic for each in left.begins} == {f"of-{day:02}" for day in range(20)}
+    assert left_with(left, LogIdentity()) == left
+    # What goes at once is noted, however much it is.
+    much = {TopicPartition("much", number): 1 for number in range(3_000)}
+    assert left_with(left, LogIdentity(begins=much)).begins == much
+    assert from_json(end) == {ORDERS_0: 10}
 
 
 def first_batch() -> tuple[dict[str, Any], dict[str, Any]]:
