@@ -1,4 +1,5 @@
-"""DescribeProducers (key 61), versions 0-0: the idempotent producers that a partition remembers."""
+"""DescribeProducers (key 61), versions 0-0: the idempotent producers that a partition remembers, as
+this broker has it: it may follow another one."""
 
 from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
@@ -37,7 +38,8 @@ def _answer(topic: str, index: int, context: RecordContext) -> object:
         check_topic_name(topic)
         if context.metadata.topic(topic) is None:
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
-        log = context.replicas.partition(TopicPartition(topic, index)).log
+        place = TopicPartition(topic, index)
+        log = (context.replicas.kept(place) or context.replicas.partition(place)).log
         # A copy in one step: the maintenance thread forgets expired producers meanwhile.
         entries = log.producers.entries.copy()
         producers = [_producer(producer_id, entry) for producer_id, entry in entries.items()]

@@ -40,7 +40,7 @@ from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
 from broker.replica.delayed import DelayedFetch
 from broker.replica.later import when_done
-from broker.replica.manager import FetchLimits, FetchResult
+from broker.replica.manager import NO_FOLLOWER, FetchLimits, FetchResult
 from broker.replica.partition import Isolation, LogEnd, PartitionRead
 from pyspark_kafkalog.protocol.fetch import (
     FetchedPartition,
@@ -88,7 +88,8 @@ class _Fetch:
             max_bytes=min(wanted.max_bytes, context.config.fetch_max_bytes),
             isolation=_isolation(wanted),
             zstd=wanted.version >= _ZSTD_VERSION,
-            follower_id=wanted.replica_id,
+            # Below that are tools, which say that they are no consumer.
+            follower_id=max(wanted.replica_id, NO_FOLLOWER),
             rack=wanted.rack_id if self._may_read_followers else None,
         )
 

@@ -1,6 +1,7 @@
 """Apache Kafka's own tools, of today and of 3.9, administer a cluster of our brokers."""
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from kafka import KafkaProducer
 
 from tests.interop.test_admin_tools import JavaTools
 from tests.support.cluster import Cluster
-from tests.support.jvm import PEERS
+from tests.support.jvm import PEERS, peer_java
 from tests.support.kafka_server import require_kafka
-from tests.support.patience import wait_until
+from tests.support.patience import EVENT_S, wait_until
+from tests.support.present import present
 
 BYTES, RATE = 3_000_000, 300_000
 
@@ -74,3 +76,30 @@ def test_replicas_move_and_leaders_come_back(tmp_path: Path, jars: Any) -> None:
         described = tool("TopicCommand", "--describe", "--topic", "t")
         assert "Leader: 3\tReplicas: 3,1" in described
         assert "throttled" not in described
+
+
+def test_replicas_are_compared_and_each_tells_of_its_producers(tmp_path: Path, jars: Any) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.create_topic("t", 3)
+        cluster.wait_in_sync("t")
+        with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+            for number in range(30):
+                producer.send("t", b"v", partition=number % 3)
+        verification = [
+            *("timeout", str(EVENT_S), *peer_java(jars, "-Xmx256m")),
+            "org.apache.kafka.tools.ReplicaVerificationTool",
+            *("--broker-list", ",".join(cluster.bootstrap), "--topics-include", "t"),
+            *("--report-interval-ms", "100"),
+        ]
+        with subprocess.Popen(
+            verification, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as tool:
+            # It tells of nothing as long as it has not had all replicas of all partitions.
+            reports = (line for line in present(tool.stdout) if "max lag is" in line)
+            seen = next(line for line in reports if "partition null" not in line)
+            tool.terminate()  # and with `timeout` what it has started
+        assert "max lag is 0 for partition t-" in seen
+        assert "among 3 partitions" in seen
+        transactions = JavaTools(",".join(cluster.bootstrap), jars)
+        for node_id in cluster.brokers:
+            transactions("TransactionsCommand", "find-hanging", "--broker-id", str(node_id))
