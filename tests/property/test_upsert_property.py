@@ -1,5 +1,5 @@
-"""Upserts beside a dictionary: random histories of records, tombstones, names, new beginnings and
-steps back.
+"""Upserts beside a dictionary: random histories of records, tombstones, names, new beginnings,
+steps back, topics that are created again and upkeep.
 
 Two loads of one table have partitions of their own. A key keeps to its partition, but for records
 that are made to break that; with `order_by` it may be in any. KAFKALOG_UPSERT_SEED replays a run,
@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
-from pyspark_kafkalog import forget, rewind
+from pyspark_kafkalog import forget, maintain, rewind
 from pyspark_kafkalog.errors import InvalidRowError
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
 from tests.pyspark_kafkalog.warehouse.tables import (
@@ -77,10 +78,12 @@ class History:
 
     def __init__(self, table: Table, chance: random.Random, is_ordered: bool) -> None:
         self.table = table
+        self.has_upkeep = isinstance(table, DeltaLakeTable | IcebergTable)
         self.chance = chance
         self.how = Upsert(order_by="timestamp") if is_ordered else Upsert()
         self.oracle = Oracle(is_ordered)
         self.logs: dict[int, list[Record]] = {0: [], 1: [], 2: []}
+        self.topic_ids = {name: UUID(int=number) for number, name in enumerate(PARTITIONS, 1)}
         self.loaded: set[str] = set()
         """Names that have a place: also one that went back to the beginning."""
 
@@ -92,6 +95,11 @@ class History:
             self.oracle.forget(name)
         elif self.chance.random() < 0.15:
             self.go_back(name)
+        elif self.chance.random() < 0.1:
+            self.create_topic_again(name)
+        elif self.chance.random() < 0.1 and self.has_upkeep and self.is_there():
+            # In a database that would sweep what the loads of other tests have staged.
+            maintain(self.table.name, retention_hours=0, force=True)
         elif self.chance.random() < 0.2:
             self.load_misplaced(name)
         else:
@@ -103,7 +111,15 @@ class History:
 
     def places(self, name: str) -> dict[int, int]:
         target = self.table.open()
+        if target.position(name).topic_ids.get("orders") not in (None, self.topic_ids[name]):
+            return dict.fromkeys(PARTITIONS[name], 0)
         return {each: next_offset(target, name, each) for each in PARTITIONS[name]}
+
+    def create_topic_again(self, name: str) -> None:
+        """Which each load sees for itself, with its next records."""
+        self.topic_ids[name] = UUID(int=self.topic_ids[name].int + len(PARTITIONS))
+        for partition in PARTITIONS[name]:
+            self.logs[partition] = []
 
     def new(self, name: str) -> list[Record]:
         """Some of what the load does not have yet."""
@@ -123,13 +139,16 @@ class History:
         """Whether that is not refused."""
         if self.oracle.takes(records):
             if records:
-                upsert(self.table.open(), name, *records, how=self.how)
+                self.upsert(name, records)
                 self.oracle.upsert(records)
                 self.loaded.add(name)
             return True
         with pytest.raises(InvalidRowError, match="records of one key"):
-            upsert(self.table.open(), name, *records, how=self.how)
+            self.upsert(name, records)
         return False
+
+    def upsert(self, name: str, records: list[Record]) -> None:
+        upsert(self.table.open(), name, *records, how=self.how, topic_id=self.topic_ids[name])
 
     def load_misplaced(self, name: str) -> None:
         """Also a record of a key that may be in another partition, if all before it is loaded. What
