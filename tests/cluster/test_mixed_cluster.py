@@ -109,6 +109,7 @@ def test_transactions_outlive_their_coordinators(cluster: Cluster, lose: Lose) -
         transactions.produce()
         transactions.commit()
         transactions.begin()
+        transactions.flush()
         transactions.abort()
         transactions.begin()
     transactions.commit()

@@ -199,8 +199,13 @@ def test_a_follower_joins_when_it_has_what_its_leaders_epoch_began_with(
     for offset in (1, 4):
         wait_until(lambda: fetched_by(cluster, leader, follower, offset) == 1, "it is told")  # noqa: B023
         assert stays(lambda: cluster.state("t")["isr"] == [leader], 1)
-    wait_until(lambda: fetched_by(cluster, leader, follower, 5) >= 1, "it is told")
-    cluster.wait_for_state("t", isr=[leader, follower])
+
+    def joins() -> bool:
+        """At each fetch its leader asks, where the controller has not let it join."""
+        is_told = fetched_by(cluster, leader, follower, 5) >= 1
+        return is_told and cluster.state("t")["isr"] == [leader, follower]
+
+    wait_until(joins, lambda: cluster.state("t"), pause_s=0.1)
     cluster.tree.delete(path)
     cluster.start(follower)
     cluster.wait_equal_logs("t")

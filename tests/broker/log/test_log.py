@@ -482,6 +482,20 @@ class TestTruncate:
         log.truncate_to(7)
         assert (log.log_start_offset, log.log_end_offset, log.segment_count) == (7, 7, 1)
 
+    def test_a_log_that_begins_elsewhere_knows_nothing_of_what_it_was(
+        self, open_log: Callable[..., Log]
+    ) -> None:
+        """Of an epoch that it ended with, a leader would say where that ends."""
+        log = open_log()
+        log.append(batch([b"a"], producer=(7, 0, 0)), 3)
+        fill(log, 40)
+        log.restart_at(1000)
+        assert (log.log_start_offset, log.log_end_offset, log.segment_count) == (1000, 1000, 1)
+        assert (log.leader_epochs.entries, log.producers.entries) == ((), {})
+        assert log.recovery_point == log.first_dirty_offset == 1000
+        assert log.append(batch([b"b"]), 5).first_offset == 1000
+        assert open_log().leader_epochs.entries == ((5, 1000),)
+
     def test_past_the_end_changes_nothing(self, log: Log) -> None:
         fill(log, 3)
         log.truncate_to(4)

@@ -128,6 +128,14 @@ class TestLastStableOffset:
         log.advance_log_start_offset(3)
         assert log.last_stable_offset(log.log_end_offset) == 3
 
+    def test_is_never_behind_what_is_committed(self, log: Log) -> None:
+        """A transaction that begins behind that keeps nothing before it from being read."""
+        producers = Producers(log)
+        for _ in range(3):
+            log.append(batch([b"a"]), 0)
+        producers.send(1)
+        assert [log.last_stable_offset(committed) for committed in (2, 3, 4)] == [2, 3, 3]
+
     def test_goes_back_with_a_truncation(self, log: Log) -> None:
         producers = Producers(log)
         producers.send(1)
