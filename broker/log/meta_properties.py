@@ -6,6 +6,7 @@ the directory is first used; a broker with another number, or of another cluster
 before it harms anything. Called once, at start.
 """
 
+import errno
 import uuid
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def new_id() -> str:
 
 
 def read_cluster_id(directory: Path, files: Files) -> str | None:
-    """None when the directory was never used."""
+    """None when the directory was never used. Raises OSError, as `claim` does, also where the file
+    is damaged."""
     return _read(directory, files).get("cluster.id")
 
 
@@ -63,7 +65,10 @@ def claim(
 
 
 def _read(directory: Path, files: Files) -> dict[str, str]:
+    path = directory / FILE_NAME
     try:
-        return parse_properties(files.read(directory / FILE_NAME).decode())
+        return parse_properties(files.read(path).decode())
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError:
+        raise OSError(errno.EIO, "is damaged", str(path)) from None

@@ -86,6 +86,16 @@ def test_one_that_is_lost_at_start_is_done_without(disks: Disks) -> None:
     again.close()
 
 
+def test_one_whose_own_file_is_damaged_is_done_without(disks: Disks) -> None:
+    (disks.second / "meta.properties").write_bytes(b"\xff\xfe\0")
+    manager = disks.open()
+    assert disks.told == ["failed"]
+    assert contents(present(manager.get(FIRST))) == {0: b"a"}
+    manager.close()
+    with pytest.raises(OSError, match=r"meta\.properties"):
+        disks.open(is_member=False)
+
+
 def test_one_that_is_lost_later_is_found_out_by_its_checkpoints(disks: Disks) -> None:
     manager = disks.open()
     disks.lose(disks.second)
