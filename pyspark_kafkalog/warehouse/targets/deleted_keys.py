@@ -7,7 +7,7 @@ commit that deletes the rows, which does not name them: a tombstone counts once 
 it has passed its offset, and that the commit says. So a commit that never comes leaves none that
 counts, and a file may be there twice, as one that is written and as one that was merged.
 Where a load goes back, or its topic was created again, what counted by then loses its offset: it
-counts whatever comes.
+counts whatever comes. What did not count of a topic that was created again goes after the commit.
 
 The name hides them from readers, and from whoever removes files that the table does not name, in
 Delta, Iceberg and Spark alike. A key that has a row again keeps its tombstones: an older one says
@@ -20,12 +20,13 @@ Memory: the keys of one file. Called by the driver, by upserted_files.py and the
 """
 
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import TargetError
 from pyspark_kafkalog.source.offsets import Offsets
@@ -68,13 +69,13 @@ class DeletedKeys:
             found.append(of_keys.filter(_counts(of_keys, self._passed)))
         return pa.concat_tables(found)
 
-    def add(self, tombstones: pa.Table) -> None:
+    def add(self, tombstones: pa.Table, merges: bool = True) -> None:
         """Writes tombstones down that a commit is about to make count. To add them again does no
-        harm."""
+        harm. `merges` many files into one."""
         if not tombstones.num_rows:
             return
         names = self.names()
-        merged = names if len(names) >= _MOST_FILES else []
+        merged = names if merges and len(names) >= _MOST_FILES else []
         earlier = [self._newest(table) for _, table in self._read(merged)]
         self._write([*earlier, tombstones])
         self._place.remove(merged)
@@ -97,12 +98,32 @@ class DeletedKeys:
     def drop(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Removes all that count of those in the files of these names, and all of these topics,
         which may have had more partitions once."""
-        files = list(self._read(names))
         wanted = pa.array(sorted(topics), pa.string())
-        left = []
-        for _, table in files:
+
+        def is_dropped(table: pa.Table) -> pa.BooleanArray:
             of_topics = pc.is_in(table.column("topic").combine_chunks(), value_set=wanted)
-            left.append(table.filter(pc.invert(pc.or_(of_topics, _within(table, self._passed)))))
+            return pc.or_(of_topics, _within(table, self._passed))
+
+        self._remove(names, is_dropped)
+
+    def drop_uncounted(self, names: Sequence[str], partitions: Collection[TopicPartition]) -> None:
+        """Removes those in the files of these names that are of these partitions and do not count:
+        no commit is to come that passes them, and others are at their offsets."""
+        if not partitions:
+            return
+        anywhere = dict.fromkeys(partitions, ANY_OFFSET)
+
+        def is_dropped(table: pa.Table) -> pa.BooleanArray:
+            is_counted = _counts(table, self._passed)
+            return pc.and_(_within(table, anywhere), pc.invert(is_counted))
+
+        self._remove(names, is_dropped)
+
+    def _remove(
+        self, names: Sequence[str], is_dropped: Callable[[pa.Table], pa.BooleanArray]
+    ) -> None:
+        files = list(self._read(names))
+        left = [table.filter(pc.invert(is_dropped(table))) for _, table in files]
         if any(len(kept) < len(table) for kept, (_, table) in zip(left, files, strict=True)):
             self._write(left)
             self._place.remove([name for name, _ in files])

@@ -110,7 +110,6 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     check_rows,
     discard,
     new_load_id,
-    remove_all_but,
     staged_file,
 )
 from pyspark_kafkalog.warehouse.targets.storage import is_url
@@ -562,7 +561,7 @@ class _FencedDelta:
                 return None
             raise
         if self._upsert is not None:
-            remove_all_but(self._change.stage, self._change.written())
+            self._upsert.published()
         return base + 1
 
     def _write(self, transactions: Sequence[Transaction], said: Mapping[str, str]) -> None:

@@ -140,7 +140,6 @@ from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
     discard,
     new_load_id,
-    remove_all_but,
 )
 from pyspark_kafkalog.warehouse.targets.table_place import TablePlace
 from pyspark_kafkalog.warehouse.targets.upkeep import Upkeep, Upkept
@@ -544,7 +543,7 @@ class _FencedIceberg:
                 self._target.newest, self._change, stage, properties, summary
             )
             if published is not None:
-                remove_all_but(self._change.stage, self._change.written())
+                self._upsert.published()
             return published
         paths = {file_url(table, stage, file.name): file for file in self._pending.files}
         table.metadata.properties.update(IN_MEMORY)

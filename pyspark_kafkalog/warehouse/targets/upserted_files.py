@@ -17,7 +17,7 @@ Called by the driver, in one thread. Never commits.
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,7 @@ from pyspark_kafkalog.warehouse.targets.staging import (
     check_rows,
     check_staged,
     discard,
+    remove_all_but,
     staged_file,
     sync,
 )
@@ -110,6 +111,7 @@ class FileUpsert:
         self._newest = _Newest(pending, upsert)
         self._found: dict[str, _Found] = {}
         self._change: Change | None = None
+        self._drop_uncounted: Callable[[], None]
 
     def change(self, table: UpsertedTable, current: Position) -> Change:
         """What is to be done to the table in this state, in which the load is at `current`, with
@@ -148,12 +150,24 @@ class FileUpsert:
         sync(stage)
         # After the table was opened: see staging.sweep_directories.
         check_staged(stage, merge.written, SWEPT)
-        deleted.keep(_left(current, self._pending.step_from(current)))
+        step = self._pending.step_from(current)
+        deleted.keep(_left(current, step))
+        created = _created_again(current, step, moved)
+        # What is there now and does not count, a load of the topic that is gone has left.
+        self._drop_uncounted = functools.partial(
+            deleted.drop_uncounted, deleted.names() if created else [], created
+        )
         tombstones = self._newest.tombstones(stays_out)
-        deleted.add(tombstones)
+        deleted.add(tombstones, merges=not created)
         merges = [merge] if merge.files or merge.written else []
         self._change = Change(stage, merges, tombstones.num_rows > 0)
         return self._change
+
+    def published(self) -> None:
+        """Clears up after the commit of the change."""
+        assert self._change is not None
+        remove_all_but(self._change.stage, self._change.written())
+        self._drop_uncounted()
 
     def discard(self) -> None:
         """Drops what was written for a state of the table that is gone, if anything was."""
@@ -376,6 +390,15 @@ def _left(current: Position, step: Step) -> Offsets:
     """The places that a step goes back from: those of a topic that was created again."""
     offsets = step.position.offsets
     return {each: at for each, at in current.offsets.items() if offsets.get(each, 0) < at}
+
+
+def _created_again(
+    current: Position, step: Step, moved: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """The partitions of topics that now have another id."""
+    was, now = current.topic_ids, step.position.topic_ids
+    topics = {topic for topic, known in was.items() if now.get(topic, known) != known}
+    return {each for each in {*current.offsets, *moved} if each.topic in topics}
 
 
 def together(passed: Mapping[str, Offsets]) -> dict[TopicPartition, int]:

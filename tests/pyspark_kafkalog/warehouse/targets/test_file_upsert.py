@@ -3,10 +3,12 @@
 What a table holds afterwards, test_upsert.py tries of every kind of target."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -219,10 +221,9 @@ def test_deleted_keys_are_known_after_many_loads(
     assert found(table) == {b"x": b"1"}
 
 
-def test_a_commit_that_never_comes_deletes_no_keys(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upsert(table.open(), "n", Record(b"x", b"1"), how=BY_TIME)
+@contextmanager
+def no_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A load in it is killed when it has written down which keys it deletes."""
     change = upserted_files.FileUpsert.change
 
     def die(*arguments: Any) -> None:
@@ -232,9 +233,35 @@ def test_a_commit_that_never_comes_deletes_no_keys(
     with monkeypatch.context() as patch:
         patch.setattr(upserted_files.FileUpsert, "change", die)
         with pytest.raises(KeyboardInterrupt):
-            upsert(table.open(), "n", Record(b"a", None, 0, 9), how=BY_TIME)
+            yield
+
+
+def test_a_commit_that_never_comes_deletes_no_keys(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert(table.open(), "n", Record(b"x", b"1"), how=BY_TIME)
+    with no_commit(monkeypatch):
+        upsert(table.open(), "n", Record(b"a", None, 0, 9), how=BY_TIME)
     upsert(table.open(), "other", Record(b"a", b"1", 1, 5), how=BY_TIME)
     assert found(table) == {b"x": b"1", b"a": b"1"}
+
+
+@pytest.mark.parametrize("how", [Upsert(), BY_TIME], ids=["by offset", "by time"])
+def test_a_commit_that_never_comes_deletes_no_keys_of_a_topic_created_again(
+    how: Upsert, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a record of the new one is at its offset, and the key is in another partition."""
+    monkeypatch.setattr(deleted_keys, "_MOST_FILES", 1)
+    old, new = UUID(int=1), UUID(int=2)
+    first = [Record(b"x", b"1"), Record(b"y", None)]
+    upsert(table.open(), "n", *first, how=how, topic_id=old)
+    with no_commit(monkeypatch):
+        upsert(table.open(), "n", Record(b"a", None, 0, 9), how=how, topic_id=old)
+    again = [Record(b"z", None), *(Record(b"%d" % number, b"1") for number in range(3))]
+    upsert(table.open(), "n", *again, how=how, topic_id=new)
+    upsert(table.open(), "n", Record(b"a", b"1", 1, 5), how=how, topic_id=new)
+    rows = {b"%d" % number: b"1" for number in range(3)}
+    assert found(table) == {b"x": b"1", b"a": b"1", **rows}
 
 
 def test_an_upsert_says_that_rows_changed(table: Table) -> None:
