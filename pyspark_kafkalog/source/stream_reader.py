@@ -315,6 +315,10 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topic_ids |= self._recreated
         self._recreated = {}
         self._read_anew |= {each for each in known if each.topic in topics}
+        # It was found in a call that Spark had to wait after, for enough records.
+        self._goes_on_at = {
+            each: at for each, at in self._goes_on_at.items() if each.topic not in topics
+        }
         return {each: offset for each, offset in known.items() if each.topic not in topics}
 
     def _believe(self, planned: LogIdentity) -> LogIdentity:

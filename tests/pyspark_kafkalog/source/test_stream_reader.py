@@ -413,6 +413,33 @@ def test_a_topic_that_is_back_goes_on_where_the_query_left_it(
     assert said in caplog.text
 
 
+def test_a_topic_that_was_back_and_is_another_before_enough_is_there_is_read_from_its_beginning(
+    cluster: FakeCluster,
+) -> None:
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    cluster.logs = {"orders": [(0, 10)], "payments": [(0, 6)]}
+    stream = reader(
+        subscribe=None,
+        subscribePattern=".*",
+        failOnDataLoss="false",
+        startingOffsets="earliest",
+        minOffsetsPerTrigger="5",
+    )
+    limit = stream.getDefaultReadLimit()
+    initial = stream.initialOffset()
+    end = stream.latestOffset(initial, limit)
+    assert len(ranges(stream.partitions(initial, end))) == 2
+    cluster.logs = {"orders": [(0, 16)]}
+    left = stream.latestOffset(end, limit)
+    stream.partitions(end, left)
+    cluster.logs["payments"] = [(0, 7)]
+    assert stream.latestOffset(left, limit) == left
+    cluster.logs["payments"] = [(0, 9)]
+    cluster.topic_ids["payments"] = UUID(int=3)
+    back = stream.latestOffset(left, limit)
+    assert ranges(stream.partitions(left, back)) == [OffsetRange("payments", 0, 0, 9)]
+
+
 def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
     cluster: FakeCluster,
 ) -> None:
