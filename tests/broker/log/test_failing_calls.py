@@ -11,22 +11,16 @@ from pathlib import Path
 
 from kafka.errors import KafkaStorageError
 
-from broker.config.log import LogConfig
 from broker.log.checkpoint import LogCheckpoint
 from broker.log.log import Log
 from pyspark_kafkalog.record.control import TransactionMarker
+from tests.broker.log import test_crash_points
 from tests.broker.log.batches import NOW_MS, batch, contents
 from tests.broker.log.conftest import Clock
 from tests.broker.log.failing_files import FailingFiles
 from tests.broker.log.memory_files import MemoryFiles
 
-CONFIG = LogConfig(
-    segment_bytes=600,
-    index_interval_bytes=100,
-    retention_ms=-1,
-    retention_bytes=2000,
-    file_delete_delay_ms=0,
-)
+CONFIG = dataclasses.replace(test_crash_points.CONFIG, retention_bytes=2000)
 
 
 @dataclasses.dataclass
