@@ -201,7 +201,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned, left = self._believe(identity_in(start)), left_in(start)
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         bounds = self._bounds_beyond(known, planned.epochs)
-        if back := self._back_again(left, bounds):
+        left = self._as_now(left)
+        if back := {each: at for each, at in left.begins.items() if each in bounds.latest}:
             known, planned = known | back, planned | LogIdentity(epochs=left.of(back).epochs)
             bounds = self._bounds_beyond(known, planned.epochs)
         if self._recreated:
@@ -260,6 +261,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # They may be another source's, whose rows go another way through the query.
             covered = {each for each in ends if self._options.subscription.covers(each)}
             self._check_gone(ends.keys() - covered)
+        if not self._options.fail_on_data_loss:
+            ends = self._without_gone(starts, ends)
+        if not self._has_planned:
             starts, ends = self._as_logs_are(starts, ends, before.epochs, planned.epochs)
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
         # Where a log is cut off meanwhile, who may lose data reads as far as that: the next batch
@@ -333,18 +337,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._topic_ids[topic] = topic_id
         return planned
 
-    def _back_again(self, left: LogIdentity, bounds: LogBounds) -> Offsets:
-        """The partitions that the query had `left`, and where, that are there again, the same."""
-        return {
-            each: at
-            for each, at in left.begins.items()
-            if each in bounds.latest and not self._is_other(each.topic, left)
-        }
-
-    def _is_other(self, topic: str, then: LogIdentity) -> bool:
-        """Whether a topic is known to be another one than `then`."""
-        now = self._recreated.get(topic, self._topic_ids.get(topic))
-        return now is not None and now != then.topic_ids.get(topic, now)
+    def _as_now(self, left: LogIdentity) -> LogIdentity:
+        """What the query has `left`, without the topics that are known to be others by now."""
+        now = {**self._topic_ids, **self._recreated}
+        others = left.others(LogIdentity(now))
+        return left.of({each: at for each, at in left.begins.items() if each.topic not in others})
 
     def _end_of_batch(
         self, start: JsonOffsets, end: Offsets, epochs: Epochs, left: LogIdentity
@@ -356,11 +353,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         begins = dict.fromkeys(self._read_anew, 0) | self._goes_on_at
         logs = self._identity_of(end, epochs, begins)
-        still = {
-            each: at
-            for each, at in left.begins.items()
-            if each not in end and not self._is_other(each.topic, left)
-        }
+        still = {each: at for each, at in left.begins.items() if each not in end}
         return with_left(with_identity(to_json(end), logs), left.of(still))
 
     def _identity_of(
@@ -400,7 +393,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[Offsets, Offsets]:
         """Where a micro-batch begins and ends that another process planned in the epochs `planned`,
         as far as its logs still hold it. The next one goes on where they were cut off."""
-        found = self._there(starts.keys() | ends.keys())
+        found = self._assigned(missing_ok=True)
         there = {each for each in found if each.topic not in self._recreated}
         known = {each: start for each, start in starts.items() if each in there}
         starts = starts | self._without_cut(known, before, planned)
@@ -417,17 +410,32 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return starts, ends | {each: max(at, starts.get(each, 0)) for each, at in cut.items()}
 
-    def _there(self, expected: Set[TopicPartition]) -> set[TopicPartition]:
-        """The partitions that exist, asked for again while it lacks some that are `expected`: what
-        is not there when a micro-batch is planned is given up."""
+    def _looks(self, topics: Set[str]) -> Iterator[int]:
+        """How many more times to look, before each of them, while something is missing of
+        `topics`: from the second time on all brokers are asked who leads."""
         retries = self._options.offset_retries
-        for _ in range(max(retries.attempts, 2) - 1):
+        for left in reversed(range(max(retries.attempts, 2))):
+            yield left
+            if left:
+                time.sleep(retries.interval_ms / 1000)
+                self._connected().ask_all(topics)
+
+    def _without_gone(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """`ends` of what there is to read, and exists; the others are given up."""
+        unread = {each for each, until in ends.items() if starts.get(each) != until}
+        gone = unread - self._there(unread)
+        self._check_gone(gone)
+        return {each: until for each, until in ends.items() if each not in gone}
+
+    def _there(self, wanted: Set[TopicPartition]) -> set[TopicPartition]:
+        """The partitions that exist, asked for again while some are missing that are `wanted`."""
+        expected = {each for each in wanted if self._options.subscription.covers(each)}
+        found: set[TopicPartition] = set()
+        for _ in self._looks({each.topic for each in expected}):
             found = set(self._assigned(missing_ok=True))
             if expected <= found:
-                return found
-            time.sleep(retries.interval_ms / 1000)
-            self._connected().ask_all({each.topic for each in expected})
-        return set(self._assigned(missing_ok=True))
+                break
+        return found
 
     def _latest_ends(self, known: Offsets, then: Epochs) -> LogBounds:
         """The end of each partition, asked for again while it lacks what `known` holds.
@@ -437,18 +445,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A partition that was left out in one batch would be new in the next one, and read again
         from its beginning.
         """
-        retries = self._options.offset_retries
-        for left in reversed(range(max(retries.attempts, 2))):  # from the second on all are asked
+        for left in self._looks({each.topic for each in known}):
             try:
                 bounds = log_ends(self._connected(), self._assigned())
                 bounds = beyond_open_transactions(self._connected(), known, bounds)
-                if self._recreated or not left or not self._is_behind(bounds, known, then):
+                if self._recreated or not self._is_behind(bounds, known, then):
                     break
             except (UnknownTopicError, BrokersUnreachableError):
                 if not (known and left):
                     raise
-            time.sleep(retries.interval_ms / 1000)
-            self._connected().ask_all({each.topic for each in known})
         return bounds
 
     def _bounds_beyond(self, known: Offsets, then: Epochs) -> LogBounds:
@@ -532,11 +537,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(starts[topic_partition], until)
 
     def _earliest_offsets(self, partitions: list[TopicPartition]) -> Offsets:
-        """The beginning of each of `partitions` that exists; the others are reported."""
-        if not self._options.fail_on_data_loss:
-            existing = self._there(set(partitions))
-            self._check_gone(set(partitions) - existing)
-            partitions = [each for each in partitions if each in existing]
+        """The beginning of each of `partitions`; those that do not exist are reported."""
         try:
             return offsets_at(self._connected(), partitions, EARLIEST)
         except UnknownTopicError:
