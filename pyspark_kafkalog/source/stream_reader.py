@@ -9,6 +9,7 @@ consumer group is told of them as well, for tools that show lag.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -117,6 +118,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goes_on_at: Offsets = {}
         """Where the partitions go on whose logs were cut off, or that are back, before what the
         checkpoint says."""
+        self._given_up: Offsets = {}
+        """Where the batch that was planned last began in the partitions that it gave up."""
         self._available_now: LogBounds | None = None
         limits = options.trigger_limits
         self._delay = TriggerDelay(limits.min_offsets or 0, limits.max_delay_ms)
@@ -199,6 +202,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = with_identity(start, self._identity_of(known, self._initial_epochs))
             return with_start(found, known)
         planned, left = self._believe(identity_in(start)), left_in(start)
+        again = {each: at for each, at in self._given_up.items() if each in known}
+        known = known | again
         known = {each: offset for each, offset in known.items() if each not in self._read_anew}
         bounds = self._bounds_beyond(known, planned.epochs)
         left = self._as_now(left)
@@ -208,7 +213,8 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._recreated:
             known = self._without_recreated(known)
         known = self._without_cut(known, planned.epochs, bounds.epochs)
-        self._goes_on_at = {each: known[each] for each in back if each in known} | self._goes_on_at
+        moved = {each: known[each] for each in (*back, *again) if each in known}
+        self._goes_on_at = moved | self._goes_on_at
         self._latest = latest = bounds.latest
         if self._group_progress is not None and not is_new:
             # Spark asks on when the batch that ends at `start` is complete: also after the last one
@@ -262,7 +268,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             covered = {each for each in ends if self._options.subscription.covers(each)}
             self._check_gone(ends.keys() - covered)
         if not self._options.fail_on_data_loss:
-            ends = self._without_gone(starts, ends)
+            gone = self._gone(starts, ends)
+            self._given_up = {each: starts.get(each, 0) for each in gone}
+            ends = {each: until for each, until in ends.items() if each not in gone}
         if not self._has_planned:
             starts, ends = self._as_logs_are(starts, ends, before.epochs, planned.epochs)
         tasks = plan_tasks(self._ranges(starts, ends), self._options.splitting)
@@ -420,12 +428,12 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(retries.interval_ms / 1000)
                 self._connected().ask_all(topics)
 
-    def _without_gone(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """`ends` of what there is to read, and exists; the others are given up."""
+    def _gone(self, starts: Offsets, ends: Offsets) -> set[TopicPartition]:
+        """The partitions in which there is something to read, and which do not exist."""
         unread = {each for each, until in ends.items() if starts.get(each) != until}
         gone = unread - self._there(unread)
         self._check_gone(gone)
-        return {each: until for each, until in ends.items() if each not in gone}
+        return gone
 
     def _there(self, wanted: Set[TopicPartition]) -> set[TopicPartition]:
         """The partitions that exist, asked for again while some are missing that are `wanted`."""
@@ -460,6 +468,13 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is available now, or is there where the query may go on, or where that lacks what
         `known` holds: an initial "latest" may have been asked for after the end was fixed."""
         bounds = self._available_now
+        if bounds is not None and not self._options.fail_on_data_loss:
+            # What is out of sight by now is left where the query is, and not read as far as its
+            # end was, without a record.
+            there = self._there(bounds.latest.keys())
+            latest = {each: at for each, at in bounds.latest.items() if each in there}
+            known = {each: at for each, at in known.items() if each in there}
+            bounds = None if self._recreated else replace(bounds, latest=latest)
         if bounds is None or self._is_behind(bounds, known, then):
             bounds = self._latest_ends(known, then)
         if self._available_now is not None:
@@ -479,7 +494,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         new = sorted(latest.keys() - known.keys())
         starts = known | offsets_at(self._connected(), new, EARLIEST)
-        if self._available_now is None and self._delay.waits(starts, latest):
+        # What a batch gave up is to be noted at once: no other process knows of it.
+        may_wait = self._available_now is None and not self._given_up
+        if may_wait and self._delay.waits(starts, latest):
             return None
         limits = self._options.trigger_limits
         if limits.max_bytes is not None:

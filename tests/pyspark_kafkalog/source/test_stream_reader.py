@@ -440,6 +440,63 @@ def test_a_topic_that_was_back_and_is_another_before_enough_is_there_is_read_fro
     assert ranges(stream.partitions(left, back)) == [OffsetRange("payments", 0, 0, 9)]
 
 
+@pytest.mark.parametrize("hides", ["before it is planned again", "before it is read"])
+def test_what_a_batch_gave_up_is_read_once_it_is_back(cluster: FakeCluster, hides: str) -> None:
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    cluster.logs = {"orders": [(0, 10)], "payments": [(0, 6)]}
+    options = {"subscribe": None, "failOnDataLoss": "false", "startingOffsets": "earliest"}
+    stream = reader(**options, subscribePattern=".*")
+    initial = stream.initialOffset()
+    read = stream.latestOffset(initial, ALL)
+    stream.partitions(initial, read)
+    cluster.logs = {"orders": [(0, 12)], "payments": [(0, 9)]}
+    planned = stream.latestOffset(read, ALL)
+    if hides == "before it is planned again":
+        # Killed, and started with another pattern, which it is stopped and started without again.
+        stream = reader(**options, subscribePattern="orders")
+        assert ranges(stream.partitions(read, planned)) == [OffsetRange("orders", 0, 10, 12)]
+        left = stream.latestOffset(planned, ALL)
+        stream.partitions(planned, left)
+        stream = reader(**options, subscribePattern=".*")
+    else:
+        hidden = cluster.logs.pop("payments")
+        assert ranges(stream.partitions(read, planned)) == [OffsetRange("orders", 0, 10, 12)]
+        left = planned
+        cluster.logs["payments"] = hidden
+    back = stream.latestOffset(left, ALL)
+    assert ranges(stream.partitions(left, back)) == [OffsetRange("payments", 0, 6, 9)]
+    assert ranges(reader(**options, subscribePattern=".*").partitions(left, back)) == [
+        OffsetRange("payments", 0, 6, 9)
+    ]
+    assert stream.latestOffset(back, ALL) == back
+
+
+def test_available_now_leaves_a_topic_that_goes_meanwhile_where_the_query_is(
+    cluster: FakeCluster,
+) -> None:
+    cluster.topic_ids = {"orders": UUID(int=1), "payments": UUID(int=2)}
+    cluster.logs = {"orders": [(0, 10)], "payments": [(0, 100)]}
+    options = {"subscribe": None, "subscribePattern": ".*", "failOnDataLoss": "false"}
+    options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    stream = reader(**options)
+    stream.prepareForTriggerAvailableNow()
+    at = stream.initialOffset()
+    end = stream.latestOffset(at, ReadMaxRows(20))
+    [_, payments] = ranges(stream.partitions(at, end))
+    hidden = cluster.logs.pop("payments")
+    seen = []
+    while (later := stream.latestOffset(end, ReadMaxRows(20))) != end:
+        seen += ranges(stream.partitions(end, later))
+        end = later
+    assert {each.topic for each in seen} == {"orders"}
+    cluster.logs["payments"] = hidden
+    stream = reader(**options)
+    back = stream.latestOffset(end, ALL)
+    assert ranges(stream.partitions(end, back)) == [
+        OffsetRange("payments", 0, payments.until_offset, 100)
+    ]
+
+
 def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
     cluster: FakeCluster,
 ) -> None:
