@@ -12,6 +12,7 @@ Owns the form of that, and what became of such logs. Runs on the driver, with a 
 """
 
 import json
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from pyspark_kafkalog.source.offsets import (
 if TYPE_CHECKING:
     from pyspark_kafkalog.client.cluster import Cluster
 
+_log = logging.getLogger(__name__)
 
 _MOST_LEFT = 2_000
 """Partitions: some 40 bytes of each micro-batch's offsets."""
@@ -99,7 +101,15 @@ def left_with(left: LogIdentity, gone: LogIdentity) -> LogIdentity:
     if not gone.begins:
         return left
     before = [each for each in left.begins if each not in gone.begins]
-    kept = before[max(0, len(before) + len(gone.begins) - _MOST_LEFT) :]
+    most = max(0, _MOST_LEFT - len(gone.begins))
+    forgotten, kept = before[: max(0, len(before) - most)], before[max(0, len(before) - most) :]
+    if forgotten:
+        _log.warning(
+            "%d partitions are out of sight, and of the first, %s, it is not remembered any more "
+            "where the query was: what comes back of them is read from its beginning.",
+            len(before) + len(gone.begins),
+            describe(forgotten),
+        )
     return left.of({each: left.begins[each] for each in kept}) | gone
 
 

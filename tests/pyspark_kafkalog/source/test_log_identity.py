@@ -78,7 +78,9 @@ def reader(**options: str) -> KafkalogStreamReader:
     return KafkalogStreamReader(stream_options({**given, **options}), ["value"])
 
 
-def test_a_checkpoint_does_not_grow_with_every_topic_that_is_deleted() -> None:
+def test_a_checkpoint_does_not_grow_with_every_topic_that_is_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     end: Any = {"orders": {"0": 10}}
     for day in reversed(range(50)):
         of_day = {TopicPartition(f"of-{day:02}", number): 7 for number in range(100)}
@@ -86,6 +88,9 @@ def test_a_checkpoint_does_not_grow_with_every_topic_that_is_deleted() -> None:
         end = with_left({"orders": {"0": 10}}, left_with(left_in(end), gone))
     left = left_in(end)
     assert {each.topic for each in left.begins} == {f"of-{day:02}" for day in range(20)}
+    assert len(caplog.messages) == 30
+    assert "of-49-0" in caplog.messages[0]
+    assert "read from its beginning" in caplog.messages[0]
     assert left_with(left, LogIdentity()) == left
     # What goes at once is noted, however much it is.
     much = {TopicPartition("much", number): 1 for number in range(3_000)}
