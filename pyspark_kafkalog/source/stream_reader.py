@@ -8,7 +8,7 @@ consumer group is told of them as well, for tools that show lag.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -66,6 +66,7 @@ from pyspark_kafkalog.source.offsets import (
 )
 from pyspark_kafkalog.source.options import SourceOptions
 from pyspark_kafkalog.source.partitions import (
+    AssignPartitions,
     OffsetRange,
     beyond_open_transactions,
     clamp_starts,
@@ -304,11 +305,15 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._options.subscription.partitions(
             self._connected(), missing_ok or not self._options.fail_on_data_loss
         )
+        self._hear_ids(partitions)
+        return partitions
+
+    def _hear_ids(self, partitions: Collection[TopicPartition]) -> None:
+        """Which topics these are, that were just asked for."""
         for topic in {each.topic for each in partitions}:
             topic_id = self._connected().topic_id(topic)
             if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
                 self._recreated[topic] = topic_id
-        return partitions
 
     def _without_recreated(self, known: Offsets) -> Offsets:
         """`known` without the topics that are others now, or TopicRecreatedError.
@@ -429,9 +434,20 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._connected().ask_all(topics)
 
     def _gone(self, starts: Offsets, ends: Offsets) -> set[TopicPartition]:
-        """The partitions in which there is something to read, and which do not exist."""
+        """The partitions in which there is something to read, and which do not exist.
+
+        Those that the query does not subscribe to any more are no such: what was planned of them
+        may be in the sink, so that they would be read again later, or not, and then never. Where
+        it subscribes to none, they are another source's.
+        """
         unread = {each for each, until in ends.items() if starts.get(each) != until}
         gone = unread - self._there(unread)
+        left_out = {each for each in ends if not self._options.subscription.covers(each)}
+        if left_out != ends.keys():
+            still = AssignPartitions(tuple(gone & left_out))
+            found = still.partitions(self._connected(), missing_ok=True)
+            self._hear_ids(found)
+            gone -= set(found)
         self._check_gone(gone)
         return gone
 

@@ -43,7 +43,8 @@ class MicroBatch:
 
         Of one that was created again in between a read that may lose data gives nothing, and
         begins anew in the next batch: its offsets here would be taken for those of the new topic.
-        Raises TopicRecreatedError where there are rows of it all the same.
+        Raises TopicRecreatedError where there are rows of it all the same. Nor does it give
+        anything of one that is out of sight, which it reads when that is back.
         """
         others = self.logs.others(LogIdentity(topic_ids))
         if read := {each.topic for each in seen} & others:
@@ -51,6 +52,8 @@ class MicroBatch:
                 f"{', '.join(sorted(read))}: deleted and created again while a micro-batch was "
                 "read. Nothing of it was committed: start the query again."
             )
+        if topic_ids:
+            others |= self.logs.topic_ids.keys() - topic_ids.keys() - {each.topic for each in seen}
         return replace(
             self,
             starts={each: at for each, at in self.starts.items() if each.topic not in others},

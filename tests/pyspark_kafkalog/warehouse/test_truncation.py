@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.connection import Connection
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.errors import DataLossError, LogTruncatedError
+from pyspark_kafkalog.errors import DataLossError, LogTruncatedError, UnknownTopicError
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from tests.property.task_session import StreamQuery, TaskFunction, TaskSession, write_rows
@@ -287,6 +287,47 @@ def test_a_topic_that_a_query_reads_again_goes_on_where_it_was_left(
     log.stream(topics="o.*s", failOnDataLoss="false")
     assert log.loaded() == Counter(some("known", 10) + some("away", 3) + some("new", 4))
     assert log.load().records == 0
+
+
+@pytest.mark.parametrize("until", ["its tasks", "its commit is noted"])
+@pytest.mark.parametrize("hides", ["from the pattern", "from the brokers"])
+def test_a_topic_that_hides_when_a_micro_batch_runs_again_is_loaded_once(
+    log: Log, hides: str, until: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create("others")
+    log.write(some("known", 10))
+    log.stream(topics="o.*s")
+    log.write(some("planned", 3))
+    if until == "its tasks":
+        with pytest.raises(InterruptedError):
+            log.stream(topics="o.*s", before_tasks=interrupt)
+    else:
+        log.stream(topics="o.*s")
+        log.forget_last_commit()
+    with monkeypatch.context() as patched:
+        if hides == "from the brokers":
+            hide_orders(patched)
+        log.stream(topics="others" if hides == "from the pattern" else "o.*s", reads_on=True)
+    log.write(some("new", 4))
+    log.stream(topics="o.*s", reads_on=True)
+    assert log.loaded() == Counter(some("known", 10) + some("planned", 3) + some("new", 4))
+    assert log.load().records == 0
+
+
+def interrupt() -> None:
+    raise InterruptedError
+
+
+def hide_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a permission that is taken away does."""
+    topics = Cluster.topics
+
+    def others(self: Cluster, names: Iterable[str] | None = None) -> dict[str, list[int]]:
+        if "orders" in (names or ()):
+            raise UnknownTopicError("orders")
+        return {name: found for name, found in topics(self, names).items() if name != "orders"}
+
+    monkeypatch.setattr(Cluster, "topics", others)
 
 
 def put_another_there(log: Log, becomes: str, keeps: float, of: int) -> None:
