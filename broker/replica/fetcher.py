@@ -331,9 +331,10 @@ class ReplicaFetcher:
             await _in_thread(partition.log.flush)
         followed.has_joined = True
         # The others first, next time: an answer holds so much, and this one may lack more than
-        # all of them together.
+        # all of them together. It may have been removed meanwhile.
         place = partition.topic_partition
-        self._followed[place] = self._followed.pop(place)
+        if (still_followed := self._followed.pop(place, None)) is not None:
+            self._followed[place] = still_followed
         self._replicas.received(partition, records.nbytes)
 
     async def _start_again(self, followed: _Followed, ask: FetchPartition) -> None:

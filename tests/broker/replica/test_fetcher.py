@@ -5,6 +5,7 @@ into its answers.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from pyspark_kafkalog.protocol.fetch import (
 )
 from pyspark_kafkalog.record.batch import batches
 from tests.broker.log.batches import batch
-from tests.broker.log.memory_files import MemoryFiles
+from tests.broker.log.memory_files import MemoryFile, MemoryFiles
 from tests.support.patience import EVENT_S, eventually
 from tests.support.present import present
 from tests.support.records import whole
@@ -672,6 +673,34 @@ def test_nothing_is_written_to_what_was_removed_while_its_answer_was_under_way(
         assert first.follower.log.log_end_offset == 0
 
     fetching(pairs, scenario)
+
+
+def test_what_is_removed_while_the_disk_takes_an_answer_is_no_failure(
+    pairs: list[Pair], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is removed once the disk has it."""
+    first, log = pairs[0], pairs[0].follower.log
+    log.config = replace(log.config, flush_messages=1)
+    begun, may_end, sync = threading.Event(), threading.Event(), MemoryFile.sync
+
+    def slow(file: MemoryFile) -> None:
+        begun.set()
+        may_end.wait(EVENT_S)
+        sync(file)
+
+    monkeypatch.setattr(MemoryFile, "sync", slow)
+
+    async def scenario(leader: Leader, fetcher: ReplicaFetcher) -> None:
+        first.append()
+        await eventually(begun.is_set)
+        removal = asyncio.create_task(fetcher.remove([first.place]))
+        await eventually(lambda: fetcher.is_idle)
+        may_end.set()
+        await removal
+        assert log.recovery_point == 1
+
+    fetching([first], scenario)
+    assert "fetcher.failed" not in caplog.text
 
 
 def test_an_answer_of_the_epoch_before_is_dropped(pairs: list[Pair]) -> None:
