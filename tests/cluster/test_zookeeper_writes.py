@@ -116,7 +116,7 @@ class WatchedCluster(Cluster):
 
     def create(self, topic: str, assignments: dict[int, list[int]]) -> None:
         """Returns when all that are in sync have fetched."""
-        self.admin.create_topics({topic: {"assignments": assignments}})
+        self.ask(lambda admin: admin.create_topics({topic: {"assignments": assignments}}))
 
         def is_replicated(partition: int) -> bool:
             leader, *_ = assignments[partition]
