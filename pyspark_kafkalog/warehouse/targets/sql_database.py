@@ -101,6 +101,10 @@ class Database:
         options: dict[str, Any] = {}
         if self.kind == "sqlite":
             connecting = {"timeout": LONGEST_WAIT_S}
+        elif self.kind == "postgresql":
+            # Else it is what the role, PGCLIENTENCODING or the database has, and rows are copied
+            # in UTF-8.
+            connecting = {"client_encoding": "utf8"}
         elif self.kind == "mariadb":
             connecting = mariadb_session.connecting(self._url)
             options = {"isolation_level": mariadb_session.ISOLATION}
@@ -153,6 +157,8 @@ class Database:
 
 def _set_up_postgresql(connection: sa.Connection) -> None:
     connection.exec_driver_sql("SET LOCAL row_security = off")
+    # The one style that psycopg reads.
+    connection.exec_driver_sql("SET LOCAL DateStyle = 'ISO'")
     if connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0":
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LONGEST_WAIT_S * 1000:.0f}ms'")
 

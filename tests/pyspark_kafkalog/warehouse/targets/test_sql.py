@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
@@ -94,6 +96,39 @@ def test_postgresql_tells_null_from_empty(lake: PostgresTable) -> None:
     load_batch(lake, edge_cases())
     found = lake.query("SELECT key IS NULL, value = '' FROM orders ORDER BY \"offset\" LIMIT 2")
     assert found == [["f", "t"], ["t", ""]]
+
+
+@pytest.mark.parametrize("setting", ["database", "role"])
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_texts_come_through_in_any_encoding(
+    lake: PostgresTable, setting: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which clients have that do not ask for another one."""
+    if setting == "role":
+        monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    else:
+        database = f"{lake.schema}_encoded"
+        postgres().query(f"CREATE DATABASE {database} ENCODING '{encoding}' TEMPLATE template0")
+        lake.name = f"sql:{postgres().url.replace('/postgres?', f'/{database}?')}#orders"
+    schema = row_schema()
+    batch = rows("nightly", OffsetRange("orders", 0, 0, 1), schema)
+    batch = batch.append_column(pa.field("name", pa.string()), pa.array(["Zoë"]))
+    load_batch(lake, batch)
+    url = lake.name.removeprefix("sql:").partition("#")[0]
+    with psycopg.connect(url, client_encoding="utf8") as connection:
+        table = lake.name.partition("#")[2]
+        assert connection.execute(f"SELECT name FROM {table}").fetchone() == ("Zoë",)
+    assert lake.open().position("nightly").offsets == {ORDERS_0: 1}
+
+
+@pytest.mark.parametrize("style", ["German", "SQL"])
+def test_dates_may_have_any_style(lake: PostgresTable, style: str) -> None:
+    url, _, table = lake.name.partition("#")
+    target = open_target(f"{url}&options={quote(f'-c DateStyle={style}')}#{table}")
+    load(target, "nightly", 5)
+    load(target, "nightly", 7)
+    assert lake.rows() == expected_rows("nightly", 7)
+    assert len(list(target.history())) == 2
 
 
 @pytest.mark.parametrize(
