@@ -8,7 +8,7 @@ consumer group is told of them as well, for tools that show lag.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -305,15 +305,11 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._options.subscription.partitions(
             self._connected(), missing_ok or not self._options.fail_on_data_loss
         )
-        self._hear_ids(partitions)
-        return partitions
-
-    def _hear_ids(self, partitions: Collection[TopicPartition]) -> None:
-        """Which topics these are, that were just asked for."""
         for topic in {each.topic for each in partitions}:
             topic_id = self._connected().topic_id(topic)
             if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
                 self._recreated[topic] = topic_id
+        return partitions
 
     def _without_recreated(self, known: Offsets) -> Offsets:
         """`known` without the topics that are others now, or TopicRecreatedError.
@@ -445,9 +441,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left_out = {each for each in ends if not self._options.subscription.covers(each)}
         if left_out != ends.keys():
             still = AssignPartitions(tuple(gone & left_out))
-            found = still.partitions(self._connected(), missing_ok=True)
-            self._hear_ids(found)
-            gone -= set(found)
+            gone -= set(still.partitions(self._connected(), missing_ok=True))
         self._check_gone(gone)
         return gone
 

@@ -314,6 +314,23 @@ def test_a_topic_that_hides_when_a_micro_batch_runs_again_is_loaded_once(
     assert log.load().records == 0
 
 
+def test_a_topic_that_is_another_when_a_micro_batch_runs_again_is_loaded_from_its_beginning(
+    log: Log,
+) -> None:
+    log.create("others")
+    log.write(some("known", 10))
+    log.stream(topics="o.*s")
+    log.write(some("gone", 3))
+    with pytest.raises(InterruptedError):
+        log.stream(topics="o.*s", before_tasks=interrupt)
+    log.create_again()
+    log.write(some("new", 20))
+    log.stream(topics="others", reads_on=True, failOnDataLoss="false")
+    log.stream(topics="o.*s", reads_on=True, failOnDataLoss="false")
+    assert log.loaded() == Counter(some("known", 10) + some("new", 20))
+    assert log.load().records == 0
+
+
 def interrupt() -> None:
     raise InterruptedError
 
