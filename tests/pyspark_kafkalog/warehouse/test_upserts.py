@@ -21,7 +21,12 @@ from pyspark_kafkalog.client.cluster import Cluster
 from pyspark_kafkalog.client.config import ClientConfig
 from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
-from pyspark_kafkalog.errors import BadRecordError, InvalidOptionError, OtherModeError
+from pyspark_kafkalog.errors import (
+    BadRecordError,
+    InvalidOptionError,
+    InvalidRowError,
+    OtherModeError,
+)
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
 from pyspark_kafkalog.warehouse.options import load_options
@@ -99,6 +104,17 @@ def test_spark_upserts_the_same(topic: Topic, table: SqliteTable, spark: SparkSe
 
 
 @pytest.mark.slow
+def test_one_load_takes_no_key_of_two_topics(
+    topic: Topic, servers: str, table: SqliteTable
+) -> None:
+    other = Topic(servers)
+    for each in (topic, other):
+        each.send((b"a", b"1"))
+    both = {**topic.options, "subscribe": f"{topic.name},{other.name}"}
+    with pytest.raises(InvalidRowError, match=f"{topic.name}-0"):
+        pyspark_kafkalog.load(None, "n", table.name, both, mode="upsert")
+
+
 def test_a_value_that_is_null_is_no_tombstone(topic: Topic, table: SqliteTable) -> None:
     topic.send((b"a", {"id": 1}), (b"b", {"id": 1}), (b"c", {"id": 1}))
     topic.load(table, **VALUES, on_error="null")

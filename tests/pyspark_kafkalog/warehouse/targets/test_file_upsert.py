@@ -129,6 +129,12 @@ def test_row_groups_without_such_keys_are_not_read(
     assert len(before & set(table.delta().file_uris())) == 1
     assert sorted(table.arrow().column("id").to_pylist()) == list(range(2000))
     assert table.rows() == {b"old": 1999, b"new": 1}
+    # The last one of a group, and the first one of the next.
+    read.clear()
+    upsert_numbers(table, [199, 200], b"new", pa.int64(), Upsert(("id",)))
+    assert read == [100, 100]
+    assert sorted(table.arrow().column("id").to_pylist()) == list(range(2000))
+    assert table.rows() == {b"old": 1997, b"new": 3}
 
 
 def test_columns_come_with_the_rows_that_need_them(table: Table) -> None:

@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
@@ -20,6 +22,8 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.warehouse.commit import Commit, PendingCommit
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
+from pyspark_kafkalog.warehouse.targets import sql_database
+from pyspark_kafkalog.warehouse.targets.target import open_target
 from tests.pyspark_kafkalog.warehouse.rows_loader import load
 from tests.pyspark_kafkalog.warehouse.tables import (
     DATABASES,
@@ -29,7 +33,8 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqliteTable,
     SqlTable,
 )
-from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, upsert
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, found, next_offset, upsert
+from tests.support.postgres import postgres
 
 BY_TIME = Upsert(order_by="timestamp")
 
@@ -43,6 +48,12 @@ HOW_LONG = {"sqlite": [], "postgresql": [pytest.mark.slow]}
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
     return DATABASES[request.param](tmp_path)
+
+
+def number(answer: Any) -> int:
+    """The one that a query finds, as each database's driver gives it."""
+    [row] = answer.to_pylist() if isinstance(answer, pa.Table) else answer
+    return int(row["n"] if isinstance(row, dict) else row[0])
 
 
 @contextmanager
@@ -73,6 +84,22 @@ def test_a_table_without_its_deleted_keys_is_refused(table: SqlTable) -> None:
     table.query("DROP TABLE kafkalog_deleted")
     with pytest.raises(TargetError, match=r"kafkalog_deleted, which says .* is gone"):
         upsert(table.open(), "n", Record(b"c", b"1"))
+
+
+def test_each_table_has_its_deleted_keys(table: SqlTable) -> None:
+    """In one table of records."""
+    url, _, name = table.name.partition("#")
+    other = open_target(f"{url}#{name.removesuffix('orders')}returns")
+    for target in (table.open(), other):
+        upsert(target, "n", Record(b"a", None, 0, 5), how=BY_TIME)
+    upsert(table.open(), "n", Record(b"a", b"6", 0, 6), how=BY_TIME)
+    upsert(other, "n", Record(b"a", b"4", 1, 4), Record(b"b", None, 1, 9), how=BY_TIME)
+    upsert(table.open(), "n", Record(b"b", b"3", 0, 3), how=BY_TIME)
+    assert found(table) == {b"a": b"6", b"b": b"3"}
+    assert number(table.query("SELECT count(*) AS n FROM returns")) == 0
+    left = "SELECT count(*) AS n FROM kafkalog_deleted WHERE table_name = '{}'"
+    assert number(table.query(left.format("orders"))) == 0
+    assert number(table.query(left.format("returns"))) == 2
 
 
 def test_columns_of_the_tables_own_stay(table: SqlTable) -> None:
@@ -282,6 +309,20 @@ def test_a_connection_of_a_pool_gets_no_tables_to_keep(tmp_path: Path) -> None:
     made = [each for each in statements if "CREATE TEMPORARY" in each]
     assert len(made) == 2
     assert all(" ON COMMIT DROP AS " in each for each in made)
+
+
+def test_an_upsert_waits_for_whoever_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not see such a row, and would put another one of the key beside it."""
+    table = PostgresTable(tmp_path)
+    upsert(table.open(), "n", Record(b"x", b"1"))
+    monkeypatch.setattr(sql_database, "LONGEST_WAIT_S", 0.2)
+    with psycopg.connect(postgres().url) as connection:
+        connection.execute(f"INSERT INTO {table.schema}.orders (key) VALUES ('a')")
+        with pytest.raises(TargetError, match="LockNotAvailable"):
+            upsert(table.open(), "n", Record(b"b", b"1"))
+    assert next_offset(table.open(), "n") == 1
 
 
 @pytest.mark.slow

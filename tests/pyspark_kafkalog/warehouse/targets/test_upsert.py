@@ -14,6 +14,7 @@ from pyspark_kafkalog.errors import (
     InvalidRowError,
     LoadConflictError,
     OtherModeError,
+    TargetError,
 )
 from pyspark_kafkalog.warehouse.commit import Stage
 from pyspark_kafkalog.warehouse.rows.upserts import Upsert
@@ -86,6 +87,16 @@ def test_a_key_of_two_partitions_is_refused(table: Table) -> None:
     assert [next_offset(target, "n", partition) for partition in (0, 1)] == [2, 1]
 
 
+def test_a_key_of_two_topics_is_refused(table: Table) -> None:
+    target = table.open()
+    upsert(target, "n", Record(b"a", b"0"), Record(b"b", None))
+    for key in (b"a", b"b"):
+        with pytest.raises(InvalidRowError, match="returns-0"):
+            upsert(target, "n", Record(key, b"1"), topic="returns")
+    assert found(table) == {b"a": b"0"}
+    assert next_offset(target, "n", topic="returns") == 0
+
+
 def test_order_by_says_which_of_two_partitions_is_newer(table: Table) -> None:
     target = table.open()
     upsert(target, "n", Record(b"a", b"5", 0, 5), Record(b"a", b"4", 1, 4), how=BY_TIME)
@@ -126,6 +137,16 @@ def test_of_one_time_the_same_partition_wins_whichever_comes_first(
     assert found(table) == {b"a": b"1"}
     upsert(target, "n", Record(b"a", b"later", 1, 5), how=BY_TIME)
     assert found(table) == {b"a": b"later"}
+
+
+@pytest.mark.parametrize("order", [("orders", "returns"), ("returns", "orders")])
+def test_of_one_time_the_same_topic_wins_whichever_comes_first(
+    table: Table, order: tuple[str, str]
+) -> None:
+    target = table.open()
+    for topic in order:
+        upsert(target, "n", Record(b"a", topic.encode(), 0, 5), how=BY_TIME, topic=topic)
+    assert found(table) == {b"a": b"returns"}
 
 
 def test_a_name_that_starts_over_lands_everything_again(table: Table) -> None:
@@ -213,6 +234,18 @@ def test_deleted_keys_stay_deleted_when_a_load_goes_back(table: Table) -> None:
     assert forget(table.name, "n")
     upsert(target, "n", Record(b"a", b"again", 0, 4), how=BY_TIME)
     assert found(table) == {b"x": b"1", b"a": b"again"}
+
+
+def test_a_step_back_takes_no_rows(table: Table) -> None:
+    """These have taken the place of others."""
+    upsert(table.open(), "n", Record(b"a", b"1"), Record(b"b", b"1"))
+    place, how = {"orders": {"0": 1}}, {"failOnDataLoss": "false"}
+    with pytest.raises(TargetError, match="without truncate_after"):
+        rewind(table.name, "n", place, truncate_after=True, options=how)
+    assert next_offset(table.open(), "n") == 2
+    assert rewind(table.name, "n", place).deleted_rows == 0
+    assert found(table) == {b"a": b"1", b"b": b"1"}
+    assert next_offset(table.open(), "n") == 1
 
 
 def test_an_append_that_began_before_the_first_upsert_is_refused(table: Table) -> None:
