@@ -307,7 +307,8 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
         known = {each.topic for each in position.offsets}
         with Cluster(client) as cluster:
             topics = cluster.topics()
-            said = {topic: cluster.topic_id(topic) for topic in topics}
+            # Internal topics are not among all of them, and may be read by name.
+            said = {topic: cluster.topic_id(topic) for topic in {*topics, *known}}
             ids = {topic: topic_id for topic, topic_id in said.items() if topic_id is not None}
             goes_on = without_recreated(position, ids, name, fails, _BEGIN_ANEW)
 

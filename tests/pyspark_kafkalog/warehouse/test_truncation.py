@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,10 +28,12 @@ from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import DataLossError, LogTruncatedError, UnknownTopicError
 from pyspark_kafkalog.record.compression import Codec
+from pyspark_kafkalog.source.stream_reader import KafkalogStreamReader
 from pyspark_kafkalog.warehouse.engines.spark import SparkEngine
 from tests.property.task_session import StreamQuery, TaskFunction, TaskSession, write_rows
 from tests.support.leader_epochs import await_later_epochs
 
+INTERNAL = "__consumer_offsets"
 ORDERS_0 = TopicPartition("orders", 0)
 OFFSET_FOR_LEADER_EPOCH = 23
 
@@ -49,6 +53,15 @@ class Log:
         with Producer(self._config()) as producer:
             for _, batch in [*encoder.encode(rows), *encoder.finish()]:
                 producer.send(ORDERS_0, batch)
+
+    def commit_group(self, offset: int) -> None:
+        given = {"bootstrap.servers": self._broker.bootstrap_servers, "group.id": "readers"}
+        place = confluent_kafka.TopicPartition("orders", 0, offset)
+        consumer = confluent_kafka.Consumer(given)
+        try:
+            consumer.commit(offsets=[place], asynchronous=False)
+        finally:
+            consumer.close()
 
     def delete_before(self, offset: int) -> None:
         with Cluster(self._config()) as cluster:
@@ -101,12 +114,13 @@ class Log:
         reads_on: bool = False,
         before_tasks: Callable[[], None] = lambda: None,
         topics: str = "orders",
+        subscribe: str | None = None,
         **sink: str,
     ) -> None:
         """What is there, by a query with this checkpoint; `reads_on` where its read may lose
         data."""
         source, into = self._written(sink)
-        source["subscribePattern"] = topics
+        source |= {"subscribe": subscribe} if subscribe else {"subscribePattern": topics}
         source |= {"failOnDataLoss": str(not reads_on), "fetchOffset.numRetries": "1"}
         StreamQuery(self._table.with_name(checkpoint), source, into, before_tasks).run()
 
@@ -331,6 +345,21 @@ def test_a_topic_that_is_another_when_a_micro_batch_runs_again_is_loaded_from_it
     assert log.load().records == 0
 
 
+def test_an_internal_topic_is_loaded_on_after_a_micro_batch_without_a_row(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit_group(1)
+    log.stream(subscribe=INTERNAL)
+    with monkeypatch.context() as patched:
+        # A filter leaves them all out.
+        patched.setattr(KafkalogStreamReader, "read", lambda reader, partition: iter(()))
+        log.commit_group(2)
+        log.stream(subscribe=INTERNAL)
+    log.commit_group(3)
+    log.stream(subscribe=INTERNAL)
+    assert sum(log.loaded().values()) == 2
+
+
 def interrupt() -> None:
     raise InterruptedError
 
@@ -344,7 +373,13 @@ def hide_orders(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnknownTopicError("orders")
         return {name: found for name, found in topics(self, names).items() if name != "orders"}
 
+    topic_id = Cluster.topic_id
+
+    def id_of_others(self: Cluster, topic: str) -> UUID | None:
+        return None if topic == "orders" else topic_id(self, topic)
+
     monkeypatch.setattr(Cluster, "topics", others)
+    monkeypatch.setattr(Cluster, "topic_id", id_of_others)
 
 
 def put_another_there(log: Log, becomes: str, keeps: float, of: int) -> None:

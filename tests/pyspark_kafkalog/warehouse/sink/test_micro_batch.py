@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import CheckpointError, InvalidRowError
+from pyspark_kafkalog.source.log_identity import LogIdentity
 from pyspark_kafkalog.source.offsets import with_start
 from pyspark_kafkalog.warehouse.sink.micro_batch import MicroBatch, micro_batch
 from pyspark_kafkalog.warehouse.sink.row_places import Span
@@ -157,3 +159,15 @@ def test_a_topic_that_is_read_twice_in_different_portions_is_refused(
     reads.check({ORDERS_1: Span(0, 4)})
     with pytest.raises(InvalidRowError, match="Two sources of this query read orders-0"):
         reads.check({ORDERS_0: Span(0, 4)})
+
+
+def test_topics_that_brokers_do_not_show_are_left_where_they_are_unless_rows_came() -> None:
+    gone = TopicPartition("gone", 0)
+    ids = {"orders": UUID(int=1), "gone": UUID(int=2)}
+    starts, untils = {ORDERS_0: 1, gone: 2}, {ORDERS_0: 3, gone: 4}
+    batch = MicroBatch(starts, untils, is_first=False, logs=LogIdentity(ids))
+    shown = {"orders": UUID(int=1)}
+    assert batch.without_recreated(shown, {}).untils == {ORDERS_0: 3}
+    assert batch.without_recreated(shown, {gone: Span(2, 3)}) == batch
+    # Nobody asked, or brokers say no ids.
+    assert batch.without_recreated({}, {}) == batch
