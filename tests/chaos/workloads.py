@@ -61,6 +61,9 @@ class Worker:
             "retry.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
+            # Else librdkafka (2.16), whose brokers were all out of reach at once, begins anew with
+            # its bootstrap servers, and may wait for its own threads for ever.
+            "metadata.recovery.strategy": "none",
         }
         self.errors: list[str] = []
         self._is_over = threading.Event()
@@ -279,6 +282,9 @@ class Grouping(Worker):
         # What is certain, and what was tried, where an answer may have been lost.
         self._committed = [0] * PARTITIONS
         self._tried = [0] * PARTITIONS
+        self._under_way: list[set[int]] = [set() for _ in range(PARTITIONS)]
+        """Commits of this life without a good end: librdkafka sends some again, after later ones
+        that the coordinator has taken."""
 
     def stop(self) -> None:
         """Commits and goodbyes of librdkafka's may wait for ever once the coordinator was gone (its
@@ -298,6 +304,8 @@ class Grouping(Worker):
             }
         )
         self.lives += 1
+        self._committed = [self._least(each) for each in range(PARTITIONS)]
+        self._under_way = [set() for _ in range(PARTITIONS)]
         try:
             consumer.subscribe([TOPIC])
             for _ in range(self._chance.randrange(5, 200)):
@@ -317,12 +325,16 @@ class Grouping(Worker):
             partition, offset, value = place_and_value(message)
             processed.add(partition)
             self.processed[partition, offset] = value
-            began = self._committed[partition] <= offset <= self._tried[partition]
-            if offset != self._next[partition] and not began:
-                known = self._next[partition], self._committed[partition], self._tried[partition]
+            least, most = self._least(partition), self._tried[partition]
+            if offset != self._next[partition] and not least <= offset <= most:
+                known = self._next[partition], least, most
                 self.errors.append(f"group: {partition}:{offset}, {known} were next and committed")
             self._next[partition] = offset + 1
         self._commit(consumer, processed)
+
+    def _least(self, partition: int) -> int:
+        """Where the group is at least."""
+        return min({self._committed[partition], *self._under_way[partition]})
 
     def _commit(self, consumer: Consumer, processed: set[int]) -> None:
         """Of these alone: of others it may not have seen yet how far its life before has got."""
@@ -332,6 +344,7 @@ class Grouping(Worker):
             return
         for partition, end in ends.items():
             self._tried[partition] = max(self._tried[partition], end)
+            self._under_way[partition].add(end)
         places = [TopicPartition(TOPIC, each, end) for each, end in ends.items()]
         with suppress(KafkaException):  # it is no member any more, and will be again
             consumer.commit(offsets=places, asynchronous=True)
@@ -341,6 +354,7 @@ class Grouping(Worker):
         for place in places:
             if error is None and place.error is None:
                 self._committed[place.partition] = place.offset
+                self._under_way[place.partition].discard(place.offset)
 
 
 class Loading(Worker):
