@@ -115,6 +115,7 @@ def test_one_load_takes_no_key_of_two_topics(
         pyspark_kafkalog.load(None, "n", table.name, both, mode="upsert")
 
 
+@pytest.mark.slow
 def test_a_value_that_is_null_is_no_tombstone(topic: Topic, table: SqliteTable) -> None:
     topic.send((b"a", {"id": 1}), (b"b", {"id": 1}), (b"c", {"id": 1}))
     topic.load(table, **VALUES, on_error="null")
