@@ -333,8 +333,8 @@ class ReplicaFetcher:
         # The others first, next time: an answer holds so much, and this one may lack more than
         # all of them together. It may have been removed meanwhile.
         place = partition.topic_partition
-        if (still_followed := self._followed.pop(place, None)) is not None:
-            self._followed[place] = still_followed
+        if place in self._followed:
+            self._followed[place] = self._followed.pop(place)
         self._replicas.received(partition, records.nbytes)
 
     async def _start_again(self, followed: _Followed, ask: FetchPartition) -> None:

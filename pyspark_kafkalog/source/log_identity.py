@@ -101,16 +101,15 @@ def left_with(left: LogIdentity, gone: LogIdentity) -> LogIdentity:
     if not gone.begins:
         return left
     before = [each for each in left.begins if each not in gone.begins]
-    most = max(0, _MOST_LEFT - len(gone.begins))
-    forgotten, kept = before[: max(0, len(before) - most)], before[max(0, len(before) - most) :]
-    if forgotten:
+    over = max(0, len(before) + len(gone.begins) - _MOST_LEFT)
+    if forgotten := before[:over]:
         _log.warning(
             "%d partitions are out of sight, and of the first, %s, it is not remembered any more "
             "where the query was: what comes back of them is read from its beginning.",
             len(before) + len(gone.begins),
             describe(forgotten),
         )
-    return left.of({each: left.begins[each] for each in kept}) | gone
+    return left.of({each: left.begins[each] for each in before[over:]}) | gone
 
 
 def _with_note(end: JsonOffsets, prefix: str, identity: LogIdentity) -> JsonOffsets:

@@ -8,7 +8,7 @@ consumer group is told of them as well, for tools that show lag.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -266,8 +266,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts |= {each: at for each, at in planned.begins.items() if each not in anew}
         if not self._has_planned:
             # They may be another source's, whose rows go another way through the query.
-            covered = {each for each in ends if self._options.subscription.covers(each)}
-            self._check_gone(ends.keys() - covered)
+            self._check_gone(ends.keys() - self._covered(ends))
         if not self._options.fail_on_data_loss:
             gone = self._gone(starts, ends)
             self._given_up = {each: starts.get(each, 0) for each in gone}
@@ -438,16 +437,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         unread = {each for each, until in ends.items() if starts.get(each) != until}
         gone = unread - self._there(unread)
-        left_out = {each for each in ends if not self._options.subscription.covers(each)}
-        if left_out != ends.keys():
-            still = AssignPartitions(tuple(gone & left_out))
+        if covered := self._covered(ends):
+            still = AssignPartitions(tuple(gone - covered))
             gone -= set(still.partitions(self._connected(), missing_ok=True))
         self._check_gone(gone)
         return gone
 
+    def _covered(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that the query subscribes to."""
+        return {each for each in partitions if self._options.subscription.covers(each)}
+
     def _there(self, wanted: Set[TopicPartition]) -> set[TopicPartition]:
         """The partitions that exist, asked for again while some are missing that are `wanted`."""
-        expected = {each for each in wanted if self._options.subscription.covers(each)}
+        expected = self._covered(wanted)
         found: set[TopicPartition] = set()
         for _ in self._looks({each.topic for each in expected}):
             found = set(self._assigned(missing_ok=True))
@@ -574,8 +576,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_gone(self, partitions: set[TopicPartition]) -> None:
         fail = self._options.fail_on_data_loss
-        left_out = {each for each in partitions if not self._options.subscription.covers(each)}
-        if left_out:
+        if left_out := partitions - self._covered(partitions):
             what = (
                 "The checkpoint has partitions that the query does not subscribe to any more: "
                 f"{describe(left_out)}. If it does later, it goes on in them where it was."

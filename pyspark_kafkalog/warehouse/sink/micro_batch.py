@@ -47,13 +47,14 @@ class MicroBatch:
         anything of one that is out of sight, which it reads when that is back.
         """
         others = self.logs.others(LogIdentity(topic_ids))
-        if read := {each.topic for each in seen} & others:
+        came = {each.topic for each in seen}
+        if read := came & others:
             raise TopicRecreatedError(
                 f"{', '.join(sorted(read))}: deleted and created again while a micro-batch was "
                 "read. Nothing of it was committed: start the query again."
             )
         if topic_ids:
-            others |= self.logs.topic_ids.keys() - topic_ids.keys() - {each.topic for each in seen}
+            others |= self.logs.topic_ids.keys() - topic_ids.keys() - came
         return replace(
             self,
             starts={each: at for each, at in self.starts.items() if each.topic not in others},
