@@ -429,8 +429,9 @@ def _topics(
     except UnknownTopicError:
         if not missing_ok:
             raise
-    # Asking for all topics never fails for one that is gone.
-    return {name: numbers for name, numbers in cluster.topics(None).items() if name in names}
+    # Asking for all topics never fails for one that is gone. Internal ones may be named, too.
+    there = cluster.overview().topics
+    return {name: [each.partition for each in there[name]] for name in names if name in there}
 
 
 def _flatten(topics: Mapping[str, list[int]]) -> list[TopicPartition]:

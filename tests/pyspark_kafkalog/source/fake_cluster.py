@@ -41,6 +41,13 @@ class FakeCluster:
         self._heard |= {name: one for name, one in self.topic_ids.items() if name in wanted}
         return {name: list(range(len(self.logs[name]))) for name in wanted}
 
+    def overview(self) -> SimpleNamespace:
+        partitions = {
+            name: [SimpleNamespace(partition=number) for number in numbers]
+            for name, numbers in self.topics().items()
+        }
+        return SimpleNamespace(topics=partitions)
+
     def topic_id(self, topic: str) -> UUID | None:
         return self._heard.get(topic)
 

@@ -71,9 +71,9 @@ class Log:
         with Cluster(self._config()) as cluster:
             admin.create_topic(cluster, topic, 1, 1)
 
-    def delete(self) -> None:
+    def delete(self, topic: str = "orders") -> None:
         with Cluster(self._config()) as cluster:
-            admin.delete_topics(cluster, ["orders"])
+            admin.delete_topics(cluster, [topic])
 
     def create_again(self) -> None:
         self.delete()
@@ -343,6 +343,16 @@ def test_a_topic_that_is_another_when_a_micro_batch_runs_again_is_loaded_from_it
     log.stream(topics="o.*s", reads_on=True, failOnDataLoss="false")
     assert log.loaded() == Counter(some("known", 10) + some("new", 20))
     assert log.load().records == 0
+
+
+def test_an_internal_topic_is_read_on_beside_one_that_is_gone(log: Log) -> None:
+    log.create("payments")
+    log.commit_group(1)
+    log.stream(subscribe=f"{INTERNAL},payments", reads_on=True)
+    log.delete("payments")
+    log.commit_group(2)
+    log.stream(subscribe=f"{INTERNAL},payments", reads_on=True)
+    assert sum(log.loaded().values()) == 2
 
 
 def test_an_internal_topic_is_loaded_on_after_a_micro_batch_without_a_row(
