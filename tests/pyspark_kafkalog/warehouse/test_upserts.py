@@ -25,7 +25,9 @@ from pyspark_kafkalog.errors import (
     BadRecordError,
     InvalidOptionError,
     InvalidRowError,
+    LoadConflictError,
     OtherModeError,
+    TopicRecreatedError,
 )
 from pyspark_kafkalog.record.compression import Codec
 from pyspark_kafkalog.warehouse.load import LoadResult
@@ -46,8 +48,16 @@ class Topic:
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self.options = {"kafka.bootstrap.servers": servers, "subscribe": self.name}
         self._config = ClientConfig.from_options({"bootstrap.servers": servers})
+        self.create()
+
+    def create(self) -> None:
         with Cluster(self._config) as cluster:
             admin.create_topic(cluster, self.name, 2, 1)
+
+    def create_again(self) -> None:
+        with Cluster(self._config) as cluster:
+            admin.delete_topics(cluster, [self.name])
+        self.create()
 
     def send(self, *records: tuple[bytes | None, Any], partition: int = 0) -> None:
         """Values that are neither bytes nor None are JSON."""
@@ -91,6 +101,24 @@ def test_a_record_key_makes_a_row(topic: Topic, table: SqliteTable) -> None:
     topic.send((b"b", None))
     assert topic.load(table).records == 1
     assert table.query("SELECT key, value FROM orders ORDER BY 1") == [(b"a", b"2"), (b"c", b"1")]
+
+
+def test_a_recreated_topic_is_refused_and_going_on_is_the_only_choice(
+    topic: Topic, table: SqliteTable
+) -> None:
+    topic.send((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    topic.load(table)
+    topic.create_again()
+    topic.send((b"a", b"2"))
+    with pytest.raises(TopicRecreatedError, match=r"set the option failOnDataLoss to false\.$"):
+        topic.load(table)
+    # What another name would come to.
+    with pytest.raises(LoadConflictError, match="has a place"):
+        pyspark_kafkalog.load(None, "other", table.name, topic.options, mode="upsert")
+    topic.options["failOnDataLoss"] = "false"
+    topic.load(table)
+    rows = table.query("SELECT key, value FROM orders ORDER BY 1")
+    assert rows == [(b"a", b"2"), (b"b", b"1"), (b"c", b"1")]
 
 
 @pytest.mark.spark
