@@ -234,7 +234,7 @@ def test_a_topic_is_gone_for_a_broker_that_had_no_session_when_it_was_deleted(
     """It keeps nothing of it, and so is not waited for."""
     away = 3
     with Cluster(tmp_path, links=True) as cluster:
-        cluster.admin.create_topics({"t": {"assignments": {0: [1, 2]}}})
+        cluster.place_topic("t", {0: [1, 2]})
         wait_until(lambda: told_by(cluster, away) in (1, 2), "it is known")
         cluster.ways[away].lose(requests=True, answers=True)
         wait_until(lambda: brokers_of(cluster, 1) == {1, 2}, "it is gone", pause_s=0.05)

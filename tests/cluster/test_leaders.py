@@ -68,7 +68,7 @@ def create(
     configs: Mapping[str, str] | None = None,
 ) -> None:
     configs = {"min.insync.replicas": "1", **(configs or {})}
-    cluster.admin.create_topics({topic: {"assignments": {0: list(replicas)}, "configs": configs}})
+    cluster.place_topic(topic, {0: replicas}, configs)
     wait_until(lambda: cluster.leader(topic) == replicas[0], "it is led")
     cluster.wait_in_sync(topic, len(replicas))
 
@@ -272,8 +272,7 @@ def test_records_are_committed_as_soon_as_fewer_replicas_are_to_have_them(cluste
     first, second = others(cluster)
     rule = "min.insync.replicas"
     create(cluster, "by-topic", (first, second), {rule: "2"})
-    created = {"by-default": {"assignments": {0: [first, second]}}}
-    cluster.admin.create_topics(created)  # the brokers' default is 2
+    cluster.place_topic("by-default", {0: (first, second)})  # the brokers' default is 2
     cluster.wait_in_sync("by-default", 2)
     cluster.kill(second)
     for topic in ("by-topic", "by-default"):

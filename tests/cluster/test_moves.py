@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def create(cluster: Cluster, topic: str, *assignment: tuple[int, int]) -> None:
     """With these replicas of its partitions."""
     replicas = {index: list(nodes) for index, nodes in enumerate(assignment)}
-    cluster.admin.create_topics({topic: {"assignments": replicas}})
+    cluster.place_topic(topic, replicas)
     for partition, nodes in replicas.items():
         wait_until(
             lambda partition=partition, nodes=nodes: placed(cluster, topic, partition) == nodes,

@@ -151,7 +151,7 @@ def test_javas_consumer_reads_the_replica_in_its_rack(tmp_path: Path, kafka: set
     with RackedCluster(tmp_path, kafka=kafka) as cluster:
         leader = min(kafka, default=1)
         replicas = [leader, *(node_id for node_id in (1, 2, 3) if node_id != leader)]
-        cluster.admin.create_topics({"t": {"assignments": {0: replicas}}})
+        cluster.place_topic("t", {0: replicas})
         cluster.wait_in_sync("t")
         assert cluster.leader("t") == leader
         with Producing(cluster, "t") as producing:

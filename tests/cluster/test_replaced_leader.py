@@ -45,7 +45,7 @@ def told_by(cluster: Cluster, node_id: int) -> int:
 
 def test_it_costs_a_load_and_a_stream_no_alarm(cluster: Cluster, tmp_path: Path) -> None:
     old, other = sorted(cluster.brokers.keys() - {cluster.controller_id})
-    cluster.admin.create_topics({"t": {"assignments": {0: [old, other, cluster.controller_id]}}})
+    cluster.place_topic("t", {0: [old, other, cluster.controller_id]})
     cluster.wait_in_sync("t")
 
     def options(node_id: int) -> dict[str, str]:

@@ -38,7 +38,7 @@ def test_replicas_move_and_leaders_come_back(tmp_path: Path, jars: Any) -> None:
 
     with Cluster(tmp_path) as cluster:
         tool = JavaTools(",".join(cluster.bootstrap), jars)
-        cluster.admin.create_topics({"t": {"assignments": {0: [1, 2]}}})
+        cluster.place_topic("t", {0: [1, 2]})
         cluster.wait_in_sync("t", 2)
         with KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
             for _ in range(BYTES // 10_000):

@@ -214,6 +214,18 @@ class Cluster:
         with suppress(TopicAlreadyExistsError):  # an answer was lost
             self.ask(lambda admin: admin.create_topics([topic]))
 
+    def place_topic(
+        self,
+        name: str,
+        replicas: Mapping[int, Sequence[Any]],
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Creates it with these replicas of each partition."""
+        placed = {partition: list(nodes) for partition, nodes in replicas.items()}
+        topic = {name: {"assignments": placed, "configs": dict(configs or {})}}
+        with suppress(TopicAlreadyExistsError):  # an answer was lost
+            self.ask(lambda admin: admin.create_topics(topic))
+
     def delete_topic(self, name: str) -> None:
         def delete(admin: KafkaAdminClient) -> None:
             with suppress(UnknownTopicOrPartitionError):  # an answer was lost
