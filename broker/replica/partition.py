@@ -561,7 +561,8 @@ class Partition:
         return offset
 
     def find_offset(self, timestamp_ms: int, isolation: Isolation) -> OffsetFound | None:
-        """The offset for a timestamp, or one of the special ones; None when there is none.
+        """The offset for a timestamp, or one of the special ones; None when there is none that who
+        reads so may see.
 
         Raises OffsetNotAvailableError to clients for what the leader before may have told to be
         committed, and this one does not know to be (KIP-207).
@@ -583,7 +584,7 @@ class Partition:
             found = log.offset_of_max_timestamp()
         else:
             found = log.offset_for_timestamp(timestamp_ms)
-        if found is None or found[0] >= self.high_watermark:
+        if found is None or found[0] >= self.end_for(isolation):
             if may_be_more:
                 raise OffsetNotAvailableError(f"committed up to {self.high_watermark} by now")
             return None

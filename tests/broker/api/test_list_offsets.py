@@ -123,9 +123,15 @@ def test_read_committed_ends_where_a_transaction_is_open(
     assert producer.produce(filled, b"open", version=12).error_code == 0
     assert ask(client, filled, -1, isolation=0).offset == 10
     assert ask(client, filled, -1, isolation=1).offset == 9
+    newest = -3
+    for timestamp in (NOW_MS + 1003, newest):
+        assert ask(client, filled, timestamp, isolation=0).offset == 9
+        found = ask(client, filled, timestamp, isolation=1)
+        assert (found.error_code, found.offset, found.timestamp) == (0, -1, -1)
     assert producer.end(True, version=5).error_code == 0
     assert producer.state() == "CompleteCommit"
     assert ask(client, filled, -1, isolation=1).offset == 11
+    assert ask(client, filled, NOW_MS + 1003, isolation=1).offset == 9
 
 
 def test_the_record_with_the_largest_timestamp(client: RawClient, filled: str) -> None:
