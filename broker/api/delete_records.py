@@ -3,13 +3,14 @@
 An offset of -1 means everything up to the high watermark. The new starts are on disk, in
 `log-start-offset-checkpoint`, before the answer; the files go with the next retention pass. A start
 never moves back. The answer comes when every replica that is there begins above, at the latest
-after the request's timeout; it tells the low watermark, below which nobody has anything.
+after the request's timeout; it tells the low watermark, below which nobody has anything. Internal
+topics are INVALID_TOPIC_EXCEPTION.
 """
 
 import asyncio
 from collections.abc import Mapping
 
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, InvalidTopicError
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.structs import TopicPartition
 
@@ -17,6 +18,7 @@ from broker.api.contexts import RecordContext
 from broker.api.errors import code_of
 from broker.api.request import Api, Request
 from broker.api.response import Response
+from broker.cluster.metadata import INTERNAL_TOPICS
 from broker.replica.delayed import DelayedDeleteRecords
 from broker.replica.later import when_done
 from broker.replica.partition import Partition
@@ -33,7 +35,9 @@ async def handle(request: Request, context: RecordContext) -> Response:
         for topic in wanted.topics or ()
         for ask in topic.partitions or ()
     }
-    starts = context.replicas.log_starts_for(offsets)
+    refused = {each: InvalidTopicError() for each in offsets if each.topic in INTERNAL_TOPICS}
+    others = {each: offset for each, offset in offsets.items() if each not in refused}
+    starts = {**refused, **context.replicas.log_starts_for(others)}
     movable = {
         topic_partition: start
         for topic_partition, start in starts.items()

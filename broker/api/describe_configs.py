@@ -4,7 +4,7 @@ Each with its value, where it comes from, and (on request) what else it could co
 does. Left out: client metrics.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kafka.errors import (
     BrokerResponseError,
@@ -45,8 +45,7 @@ async def handle(request: Request, context: ConfigContext) -> Response:
         except BrokerResponseError as raised:
             error = raised
         code, message = wire_error(error)
-        keys = resource.configuration_keys
-        wanted_names: Collection[str] | None = None if keys is None else frozenset(keys)
+        wanted_names = frozenset(resource.configuration_keys or ())
         results.append(
             _RESULT(
                 error_code=code,
@@ -56,7 +55,7 @@ async def handle(request: Request, context: ConfigContext) -> Response:
                 configs=[
                     _described(entry, wanted)
                     for entry in entries
-                    if wanted_names is None or entry.name in wanted_names
+                    if not wanted_names or entry.name in wanted_names
                 ],
             )
         )

@@ -17,7 +17,7 @@ from broker.api.response import Response
 from broker.api.topic_names import check_topic_name
 from broker.cluster.cache import MetadataCache
 from broker.cluster.control import NO_LEADER
-from broker.cluster.metadata import TopicMetadata
+from broker.cluster.metadata import INTERNAL_TOPICS, TopicMetadata
 
 _TOPIC = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _PARTITION = _TOPIC.DescribeTopicPartitionsResponsePartition
@@ -63,7 +63,7 @@ def _described(topic: TopicMetadata, indexes: Iterable[int], metadata: MetadataC
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             _PARTITION(
                 error_code=0,

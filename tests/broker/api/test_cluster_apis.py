@@ -16,7 +16,7 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from tests.support.broker_child import BrokerChild, RawClient
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -117,6 +117,14 @@ def test_only_some_configs_and_no_extras(client: RawClient, topic: str) -> None:
     result = describe(client, TOPIC, topic, 4, ["segment.ms", "nope"], False, False)
     (config,) = result.configs
     assert (config.name, list(config.synonyms), config.documentation) == ("segment.ms", [], None)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, None), (BROKER, "1"), (GROUP, "any")])
+def test_no_names_are_all_configs(
+    client: RawClient, topic: str, kind: int, name: str | None
+) -> None:
+    some, every = (describe(client, kind, name or topic, 4, keys) for keys in ([], None))
+    assert some.configs == every.configs != []
 
 
 def test_the_brokers_configs(client: RawClient) -> None:

@@ -19,12 +19,14 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from pyspark_kafkalog.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
 from tests.broker.api.conftest import wait_until_served
+from tests.broker.api.group_client import GroupClient
 from tests.support.broker_child import BrokerChild, RawClient
 from tests.support.patience import wait_until
 from tests.support.records import batch_of, values_of
 
 INVALID_PARTITIONS, INVALID_ASSIGNMENT, INVALID_REQUEST, UNKNOWN_PARTITION = 37, 39, 42, 3
-OUT_OF_RANGE, POLICY_VIOLATION = 1, 44
+OUT_OF_RANGE, INVALID_TOPIC, POLICY_VIOLATION = 1, 17, 44
+INTERNAL = "__consumer_offsets"
 
 
 class TestCreatePartitions:
@@ -209,6 +211,12 @@ class TestDeleteRecords:
         name = create(**{"cleanup.policy": "compact"})
         assert self.ask(client, (name, 0, 0)) == {(name, 0): (-1, POLICY_VIOLATION)}
 
+    def test_internal_topics_keep_their_records(
+        self, client: RawClient, group: GroupClient
+    ) -> None:
+        place = (INTERNAL, 0)
+        assert self.ask(client, (*place, 0)) == {place: (-1, INVALID_TOPIC)}
+
     def test_a_waiting_consumer_is_told(self, connect: Callable[[], RawClient], topic: str) -> None:
         """Its session hears of the new start without an append."""
         client, consumer = connect(), connect()
@@ -359,6 +367,13 @@ class TestDescribeTopicPartitions:
         assert self.ask(client, "bad name") == ([("bad name", 17, [])], None)
         for cursor in ((topic, -1), ("zzz", 0), ("aaa", 0)):
             assert self.ask(client, topic, cursor=cursor) == ([(topic, INVALID_REQUEST, [])], None)
+
+    def test_which_are_internal(self, client: RawClient, group: GroupClient, topic: str) -> None:
+        request = self.REQUEST(
+            topics=[self.REQUEST.TopicRequest(name=name) for name in (INTERNAL, topic)]
+        )
+        found = client.call(request, admin.DescribeTopicPartitionsResponse, 0).topics
+        assert {each.name: each.is_internal for each in found} == {INTERNAL: True, topic: False}
 
 
 def test_the_producers_of_a_partition(client: RawClient, create: Callable[..., str]) -> None:
