@@ -32,7 +32,7 @@ from broker.cluster.control import (
     UpdateMetadata,
 )
 from broker.cluster.metadata import BrokerNode, TopicMetadata
-from broker.cluster.store import ANY_VERSION, Create, Delete
+from broker.cluster.store import ANY_VERSION, Create, Delete, Set
 from broker.controller import controller
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import EVENT_S, eventually, turns
@@ -281,6 +281,28 @@ def test_a_leader_that_is_behind_is_told_what_there_is(cluster: ScriptedCluster)
             )
             assert isinstance(answer, error)
             assert cluster.followed() == {1: (cluster.state(), False)}
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_is_told_of_a_state_that_somebody_else_has_written(
+    cluster: ScriptedCluster,
+) -> None:
+    """An operator, say, into the partition's node."""
+
+    async def scenario() -> None:
+        await cluster.start((1, 2, 3))
+        before, (topic,) = cluster.state(), cluster.records.cluster().topics
+        theirs = znodes.dump_partition_state(
+            replace(before, isr=(1, 3)), cluster.records.controller_epoch
+        )
+        cluster.store.commit([Set(znodes.partition_state("t", 0), theirs, ANY_VERSION)])
+        epoch = cluster.records.brokers()[1].epoch
+        change = IsrChange(topic.topic_id, 0, 0, (1, 2), before.partition_epoch)
+        (answer,) = await cluster.controller.alter_partitions(AlterPartition(1, epoch, [change]))
+        assert isinstance(answer, InvalidUpdateVersionError)
+        assert cluster.state().isr == (1, 3)
+        assert cluster.followed() == {1: (cluster.state(), False)}
 
     asyncio.run(scenario())
 

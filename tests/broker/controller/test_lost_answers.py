@@ -28,6 +28,7 @@ from broker.cluster.store import (
     Operation,
     StoreConnectionError,
 )
+from broker.controller import turns as controller_turns
 from broker.controller.leaders import Election, ElectionRules
 from tests.broker.controller.scripted import P0, P1, ScriptedCluster
 from tests.support.patience import EVENT_S, eventually, turns
@@ -295,6 +296,25 @@ def test_a_change_of_several_turns_ends_where_everything_was_read_anew_between_t
         with pytest.raises(NotControllerError):
             async with turns.turn(term):
                 pass
+        await cluster.controller.resign()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_store_refuses_again_soon_is_made_good_a_little_later(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_turns, "_APART_S", 0.3)
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(2):
+            cluster.told.clear()
+            cluster.failures.append(MetadataStoreError("/"))
+            with pytest.raises(MetadataStoreError):
+                await cluster.controller.brokers_changed()
+            await eventually(cluster.followed, "all brokers are told anew")
+            await eventually(lambda: cluster.controller.is_active)
         await cluster.controller.resign()
 
     asyncio.run(scenario())

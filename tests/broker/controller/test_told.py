@@ -116,6 +116,22 @@ def test_who_is_there_comes_before_the_leaders_that_are_back(cluster: Cluster) -
     asyncio.run(scenario())
 
 
+def test_who_takes_over_says_first_what_there_is(cluster: Cluster) -> None:
+    """All of it: a broker that has just started would tell its clients that no topic is there."""
+
+    async def scenario() -> None:
+        await cluster.controller.start()
+        await cluster.controller.create_topic("t", [(2, 1)], {})
+        for told in cluster.told.values():
+            told.clear()
+        await cluster.controller.resign()
+        await cluster.controller.start()
+        for told in cluster.told.values():
+            assert told == [("UpdateMetadata", 1), ("LeaderAndIsr", 1), ("UpdateMetadata", 1)]
+
+    asyncio.run(scenario())
+
+
 def write_topic_alone(cluster: Cluster, name: str, replicas: list[Any]) -> uuid.UUID:
     """As a broker of Apache Kafka's that is not the controller; its topic id."""
     states = [PartitionMetadata(tuple(each), -1, -1, (), -1) for each in replicas]
