@@ -203,6 +203,7 @@ def test_groups_survive_a_restart(coordinated: ConsumerCoordinated) -> None:
     appends = len(coordinated.log.appends)
     settle(a, b)
     assert len(coordinated.log.appends) == appends
+    coordinated.restart()  # of which nobody hears any more
     coordinated.time.advance(SESSION_S + 1)
     assert coordinated.group().members == {}
 
@@ -245,7 +246,10 @@ def test_targets_are_not_computed_more_often_than_wanted() -> None:
     c.join()
     assert coordinated.group().state is ConsumerGroupState.ASSIGNING
     assert (coordinated.group().epoch, b.epoch, b.numbers) == (4, 2, [])
-    coordinated.time.advance(1)
+    coordinated.time.advance(0.9)
+    settle(a, b, c)
+    assert coordinated.group().state is ConsumerGroupState.ASSIGNING
+    coordinated.time.advance(0.1)
     settle(a, b, c)
     assert coordinated.group().target_epoch == 4
     assert sorted(a.numbers + b.numbers + c.numbers) == [0, 1, 2, 3]

@@ -222,6 +222,31 @@ def test_what_could_not_be_read_is_left_alone_when_others_lead_it(world: World) 
     assert world.told.states == [3]
 
 
+def test_what_could_not_be_read_is_read_once_when_it_is_led_anew(world: World) -> None:
+    """The other attempt, in the epoch before, would have begun while it is read."""
+    gate = threading.Event()
+
+    def read(log: Log) -> int:
+        assert gate.wait(EVENT_S)
+        return int(log.log_end_offset)
+
+    async def scenario() -> None:
+        world.error = OSError(errno.EMFILE, "Too many open files")
+        world.loader.lead(1, 5)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.on_read = read
+        world.loader.lead(1, 6)
+        await turns(2)
+        assert len(asyncio.all_tasks()) == 2  # this one, and what reads
+        gate.set()
+        await eventually(lambda: world.told.states)
+        world.check(1)
+        assert world.state.leader_epoch(world.keys[1]) == 6
+
+    asyncio.run(scenario())
+    assert world.told.states == [3]
+
+
 def test_all_is_given_up_at_the_end(world: World) -> None:
     async def scenario() -> None:
         world.loader.lead(0, 1)
@@ -234,6 +259,18 @@ def test_all_is_given_up_at_the_end(world: World) -> None:
 
     asyncio.run(scenario())
     assert world.told.resigned == [0, 1]
+
+
+def test_what_could_not_be_read_is_given_up_at_the_end_too(world: World) -> None:
+    async def scenario() -> None:
+        world.error = CorruptRecordError("bad")
+        world.loader.lead(1, 1)
+        await eventually(lambda: not world.state.is_loading_any)
+        world.loader.close()
+        await turns(2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
 
 
 def test_partitions_that_are_added_leave_keys_where_they_are(world: World) -> None:

@@ -98,6 +98,18 @@ def test_alone_nothing_is_waited_for() -> None:
     run(scenario)
 
 
+def test_it_is_on_disk_where_the_flush_policy_wants_it() -> None:
+    async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
+        set_isr(broker, 1)
+        topic.append(KEY, [RECORD])
+        assert topic.awaits_commit(KEY)
+        await topic.wait_committed(KEY)
+        assert not broker.replicas.partition(TRANSACTIONS).log.awaits_flush
+        assert not topic.awaits_commit(KEY)
+
+    run(scenario, **{"log.flush.interval.messages": "1"})
+
+
 def test_who_waited_too_long_is_to_ask_again() -> None:
     async def scenario(broker: ReplicatedBroker, topic: StateTopic[Any]) -> None:
         topic.append(KEY, [RECORD])
