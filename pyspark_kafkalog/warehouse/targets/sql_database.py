@@ -103,8 +103,9 @@ class Database:
             connecting = {"timeout": LONGEST_WAIT_S}
         elif self.kind == "postgresql":
             # Else it is what the role, PGCLIENTENCODING or the database has, and rows are copied
-            # in UTF-8.
-            connecting = {"client_encoding": "utf8"}
+            # in UTF-8. What a transaction has prepared would be there for the next one, of another
+            # client, where a pool (PgBouncer) hands connections on with each transaction.
+            connecting = {"client_encoding": "utf8", "prepare_threshold": None}
         elif self.kind == "mariadb":
             connecting = mariadb_session.connecting(self._url)
             options = {"isolation_level": mariadb_session.ISOLATION}

@@ -42,6 +42,7 @@ from tests.pyspark_kafkalog.warehouse.tables import (
     SqlTable,
     expected_rows,
 )
+from tests.pyspark_kafkalog.warehouse.upsert_loader import Record, upsert
 from tests.support.patience import wait_until
 from tests.support.postgres import PASSWORD, postgres
 
@@ -282,6 +283,23 @@ def test_a_commit_whose_answer_was_lost_is_found(
     monkeypatch.undo()
     assert table.rows() == expected_rows("nightly", 5)
     assert table.offsets("nightly") == {0: 5, 1: 5}
+
+
+def test_a_transaction_leaves_no_prepared_statements_to_the_next_client_of_a_pool(
+    lake: PostgresTable,
+) -> None:
+    left: list[str] = []
+
+    def look(connection: Connection) -> None:
+        left.extend(connection.exec_driver_sql("SELECT name FROM pg_prepared_statements").scalars())
+
+    sa.event.listen(sa.Engine, "commit", look)
+    try:
+        load(lake.open(), "nightly", 3)
+        upsert(open_target(f"{lake.name}2"), "nightly", Record(b"a", b"1"))
+    finally:
+        sa.event.remove(sa.Engine, "commit", look)
+    assert left == []
 
 
 @pytest.mark.parametrize("loads", [False, True])
