@@ -316,6 +316,29 @@ def test_what_is_asked_for_later_by_request_counts(cluster: ScriptedCluster) -> 
     run(scenario)
 
 
+def test_a_node_that_was_not_looked_at_since_a_take_over_stays(cluster: ScriptedCluster) -> None:
+    """Another controller may have done what the one before asked for."""
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.store.commit([Create(NODE, request((P0, [3, 2])))])
+        await cluster.controller.look_at_requests()
+        cluster.failures.append(StoreConnectionError("/"))
+        with pytest.raises(StoreConnectionError):
+            await cluster.controller.brokers_changed()
+        await cluster.wait(lambda: cluster.controller.is_active)
+        cluster.store.commit([Delete(NODE, ANY_VERSION)])
+        cluster.store.commit([Create(NODE, request((P1, [2])))])
+        await cluster.in_sync(1, 2, 3)
+        await cluster.wait(lambda: node(cluster) == ([3, 2], {}, {}))
+        await cluster.controller.finish_changes()
+        assert cluster.store.exists(NODE)
+        await cluster.controller.look_at_requests()
+        await cluster.wait(lambda: cluster.state(P1).replicas == (2,))
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "value",
     [
