@@ -58,7 +58,7 @@ from deltalake.transaction import AddAction
 from kafka.structs import TopicPartition
 
 from pyspark_kafkalog.errors import KafkalogError, TargetError
-from pyspark_kafkalog.source.offsets import Offsets, to_json
+from pyspark_kafkalog.source.offsets import Offsets, from_json, to_json
 from pyspark_kafkalog.warehouse.caught_up import CaughtUp
 from pyspark_kafkalog.warehouse.commit import (
     NOWHERE,
@@ -103,7 +103,7 @@ from pyspark_kafkalog.warehouse.targets.delta_table import create_table, open_ta
 from pyspark_kafkalog.warehouse.targets.delta_upkeep import keep_up
 from pyspark_kafkalog.warehouse.targets.delta_upsert import UpsertedDelta, check_mode
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
-from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound, furthest
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
@@ -379,13 +379,14 @@ class DeltaTarget:
             return
         left = "what the table does not have" if found.offsets is None else found.offsets
         again = "no start" if left == "{}" else f"`starting` (--from) at {left}"
+        without = furthest(offsets, from_json(json.loads(found.offsets or "{}")))
         raise TargetError(
             f"the Delta table {self.place} was restored (its version {found.version}) to before "
             f"load {name!r} came to {json.dumps(to_json(offsets))}: to go on there would leave out "
-            "what was loaded since, and is gone from the table; nothing was written. To load that "
-            "again, let the load start over (pyspark_kafkalog.forget, kafkalog load --forget) with "
-            f"{again}; to do without it, with `starting` at these offsets; or restore the table to "
-            "its newest version"
+            "what is gone from the table since, or double what is back; nothing was written. To "
+            "load again what is gone, let the load start over (pyspark_kafkalog.forget, kafkalog "
+            f"load --forget) with {again}; to do without it, with `starting` at "
+            f"{json.dumps(to_json(without))}; or restore the table to its newest version"
         )
 
     def _is_lost(

@@ -134,7 +134,7 @@ from pyspark_kafkalog.warehouse.targets.iceberg_upsert import (
     upserted,
 )
 from pyspark_kafkalog.warehouse.targets.publish import publish_fenced
-from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound
+from pyspark_kafkalog.warehouse.targets.rewound import SAID_BY, Rewind, Rewound, furthest
 from pyspark_kafkalog.warehouse.targets.rewound_files import go_back
 from pyspark_kafkalog.warehouse.targets.staging import LOAD_ID as LOAD_ID_FORM
 from pyspark_kafkalog.warehouse.targets.staging import (
@@ -706,12 +706,13 @@ def _refuse_rolled_back(table: Table, name: str, offsets: Offsets) -> None:
         of = f"of {describe(found.unknown)} at " if places else ""
         places.append(f"{of}what the table does not have")
     at = f" with `starting` (--from) at {', and '.join(places)}" if places else ""
+    without = json.dumps(to_json(furthest(offsets, found.ends)))
     raise TargetError(
         f"the Iceberg table {'.'.join(table.name())} was rolled back to before load {name!r} came "
-        f"to {json.dumps(to_json(offsets))}: to go on there would leave out what was loaded since, "
-        "and is gone from the table; nothing was written. To load that again, let the load start "
-        f"over (pyspark_kafkalog.forget, kafkalog load --forget){at}; to do without it, with "
-        "`starting` at these offsets; or make the newest snapshot the current one again"
+        f"to {json.dumps(to_json(offsets))}: to go on there would leave out what is gone from the "
+        "table since, or double what is back; nothing was written. To load again what is gone, let "
+        f"the load start over (pyspark_kafkalog.forget, kafkalog load --forget){at}; to do without "
+        f"it, with `starting` at {without}; or make the newest snapshot the current one again"
     )
 
 

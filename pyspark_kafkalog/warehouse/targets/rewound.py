@@ -32,6 +32,12 @@ _TYPES = (
 )
 
 
+def furthest(place: Offsets, rows: Offsets) -> Offsets:
+    """Where a load may go on without doubling a row, in a table whose owner took it back: at its
+    place, or where the rows end. They may end beyond that, with rows back that a rewind deleted."""
+    return {**rows, **{each: max(offset, rows.get(each, 0)) for each, offset in place.items()}}
+
+
 @dataclass(frozen=True, slots=True)
 class Rewind:
     """Load `name` is to go on at `places`. One that lies beyond where it is, is an error where it

@@ -1,5 +1,6 @@
 """A load name that goes back: its place and its rows at once, whatever is at work."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -476,8 +477,10 @@ def test_a_restore_to_before_a_rewind_is_found_out(tmp_path: Path) -> None:
     load(table.open(), "nightly", 5)
     rewind(table.name, "nightly", BOTH_TO_3, True)
     DeltaTable(f"{tmp_path}/table").restore(1)
-    with pytest.raises(TargetError, match=r"was restored.*`starting` .* at .*\"0\": 5"):
+    with pytest.raises(TargetError, match=r"was restored.*`starting` .* at .*\"0\": 5") as raised:
         load(table.open(), "nightly", 7)
+    # Where the load was, it would land again what is back.
+    assert 'to do without it, with `starting` at {"orders": {"0": 5, "1": 5}}' in str(raised.value)
 
 
 @pytest.mark.slow
@@ -503,8 +506,11 @@ def test_so_is_an_iceberg_table_that_was_rolled_back(
     owned = OwnedIceberg(table).iceberg()
     snapshots = [each.snapshot_id for each in owned.snapshots()]
     owned.manage_snapshots().rollback_to_snapshot(snapshots[to]).commit()
-    with pytest.raises(TargetError, match=rf"rolled back.*`starting` .* at .*\"0\": {left}"):
+    refused = rf"rolled back.*`starting` .* at .*\"0\": {left}"
+    with pytest.raises(TargetError, match=refused) as raised:
         load(table.open(), "nightly", 9)
+    furthest = json.dumps({"orders": dict.fromkeys("01", max(then, left))})
+    assert f"to do without it, with `starting` at {furthest}" in str(raised.value)
 
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
