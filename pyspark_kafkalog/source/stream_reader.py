@@ -433,13 +433,21 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Those that the query does not subscribe to any more are no such: what was planned of them
         may be in the sink, so that they would be read again later, or not, and then never. Where
-        it subscribes to none, they are another source's.
+        it subscribes to none, they may be another source's: raises DataLossError.
         """
         unread = {each for each, until in ends.items() if starts.get(each) != until}
         gone = unread - self._there(unread)
-        if covered := self._covered(ends):
-            still = AssignPartitions(tuple(gone - covered))
-            gone -= set(still.partitions(self._connected(), missing_ok=True))
+        covered = self._covered(ends)
+        left_out = AssignPartitions(tuple(gone - covered))
+        still = set(left_out.partitions(self._connected(), missing_ok=True))
+        if still and not covered:
+            raise DataLossError(
+                "The query was stopped in a micro-batch, which is to run again, of "
+                f"{describe(still)}, and subscribes to none of its partitions any more. Subscribe "
+                "to these as well until it is complete; where sources have changed places, change "
+                "them back."
+            )
+        gone -= still
         self._check_gone(gone)
         return gone
 

@@ -533,17 +533,28 @@ def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
     assert ranges(tasks) == [OffsetRange("orders", 0, 5, 10)]
 
 
-def test_a_batch_of_a_topic_that_a_query_subscribes_to_no_more_is_not_run_again(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_batch_of_topics_none_of_which_a_query_subscribes_to_any_more_is_refused(
+    cluster: FakeCluster, fail: str
 ) -> None:
-    """Its sources may have changed their places, and each would read the other one's topic."""
+    """Its sources may have changed their places, and each would read the other one's topic; one
+    that gave up what the batch was to read would go on behind it later."""
     start, end = {"orders": {"0": 5, "1": 5}}, {"orders": {"0": 6, "1": 7}}
     cluster.logs["payments"] = [(0, 5)]
-    said = "does not subscribe to any more: orders-0, orders-1"
+    said = "orders-0, orders-1.* Subscribe to "
     with pytest.raises(DataLossError, match=said):
-        reader(subscribe="payments").partitions(start, end)
+        reader(subscribe="payments", failOnDataLoss=fail).partitions(start, end)
+    tasks = reader(subscribe="orders,payments", failOnDataLoss=fail).partitions(start, end)
+    assert ranges(tasks) == [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 1, 5, 7)]
+
+
+def test_a_batch_of_deleted_topics_none_of_which_a_query_subscribes_to_any_more_is_given_up(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, end = {"orders": {"0": 5, "1": 5}}, {"orders": {"0": 6, "1": 7}}
+    cluster.logs = {"payments": [(0, 5)]}
     tasks = reader(subscribe="payments", failOnDataLoss="false").partitions(start, end)
-    assert said in caplog.text
+    assert "does not subscribe to any more: orders-0, orders-1" in caplog.text
     assert ranges(tasks) == []
 
 
