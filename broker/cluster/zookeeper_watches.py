@@ -3,7 +3,8 @@
 Owns: what is watched, and the state that was seen of each node. ZooKeeper's watches are for one
 change, kazoo drops them with each connection, and neither tells what changed. So each is set again
 after it was set off and after each connection, and only when it is set the node is compared with
-what was seen: whoever reads when told misses nothing. After a new session all are told.
+what was seen: whoever reads when told misses nothing. That a node was there which is gone again is
+told as well. After a new session all are told.
 
 After a new connection that is done by a thread of its own, in any order and later than the owner is
 told of the connection: what changed in between is seen when it is compared.
@@ -77,7 +78,8 @@ class ZooKeeperWatches:
         the thread that all answers come by."""
         with self._lock:
             for one in self._watched.values():
-                one.must_tell |= is_new_session
+                # What is not there may have come and gone.
+                one.must_tell |= is_new_session or (one.is_set and one.seen is None)
             self._to_renew = list(self._watched)
             if self._to_renew and not self._is_renewing:
                 self._is_renewing = True
@@ -99,6 +101,9 @@ class ZooKeeperWatches:
             return
         with self._lock:
             watched = self._watched.get(path)
+            if watched is not None:
+                # It may be gone again by then: no number would tell that it was there.
+                watched.must_tell |= event.type == EventType.CREATED
         if watched is not None:
             self._set(path, watched)
 

@@ -34,6 +34,7 @@ from broker.cluster.store import (
     Create,
     Delete,
     MetadataStoreError,
+    Operation,
     SessionExpiredError,
     Set,
     StoreConnectionError,
@@ -560,6 +561,25 @@ def test_many_watches_are_set_again_by_the_next_connection(
         events.wait(CONNECTED, number)
         assert store.exists("/0")
         wait_until(lambda: len(told) == 300, lambda: len(told))
+
+
+def test_a_node_that_came_and_went_is_told_of(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]], other: ZooKeeperStore
+) -> None:
+    """Else who has seen it in between, a controller say, would wait for ever for its end."""
+    store, events = open_store(proxy.address)
+    told = threading.Event()
+    store.watch("/brief", told.set)
+    come_and_go: list[Operation] = [Create("/brief"), Delete("/brief", ANY_VERSION)]
+    other.commit(come_and_go)
+    assert told.wait(EVENT_S)
+    told.clear()
+    proxy.lose(requests=True, answers=True)
+    proxy.cut()
+    other.commit(come_and_go)
+    lose(proxy)
+    events.wait(CONNECTED, 2)
+    assert told.wait(EVENT_S)
 
 
 def test_a_lost_connection_leaves_nothing_in_the_pipe(
