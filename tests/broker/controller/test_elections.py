@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import ElectionNotNeededError, PreferredLeaderNotAvailableError
@@ -15,6 +16,7 @@ from broker.controller.elections import (
     elect_preferred,
     elect_without,
     first_state,
+    kept_by_replicas,
     out_of_balance,
 )
 from tests.support.present import present
@@ -73,6 +75,15 @@ def test_who_leaves_leads_nothing_and_is_not_in_sync(
         assert leaving.isdisjoint(present(changed).isr)
         assert present(changed).leader == (others[0] if state.leader in leaving else state.leader)
         assert present(changed).leader in present(changed).isr
+
+
+@pytest.mark.parametrize(("isr", "kept"), [((4, 2, 1), (2, 1)), ((4, 5), (4, 5)), ((3,), (3,))])
+def test_who_is_no_replica_any_more_is_in_sync_only_where_nobody_else_is(
+    isr: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    """Nobody in sync would say that nobody has what was acknowledged."""
+    state = PartitionMetadata((1, 2, 3), 4, 7, isr, 4)
+    assert kept_by_replicas(state) == replace(state, isr=kept)
 
 
 @given(state=states(), there=online)
