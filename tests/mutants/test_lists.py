@@ -11,7 +11,7 @@ from tests.mutants.planting import ROOT, Fate, check_unplanted, try_mutant
 def problem(mutant: Mutant) -> str | None:
     """Why it does not apply to the code as it is; None where it does."""
     try:
-        mutant.replaced((ROOT / mutant.path).read_text(encoding="utf-8"))
+        mutant.plant((ROOT / mutant.path).read_text(encoding="utf-8"))
     except (MutantError, FileNotFoundError) as error:
         return str(error)
     return None
