@@ -132,6 +132,21 @@ def test_who_takes_over_says_first_what_there_is(cluster: Cluster) -> None:
     asyncio.run(scenario())
 
 
+def test_brokers_are_told_of_added_partitions_alone(cluster: Cluster) -> None:
+    """As made a moment ago: a broker that has lost the log of another one would make it anew."""
+
+    async def scenario() -> None:
+        await cluster.controller.start()
+        await cluster.controller.create_topic("t", [(2, 1), (1, 2)], {})
+        for told in cluster.told.values():
+            told.clear()
+        await cluster.controller.add_partitions("t", 3, [(1, 2)])
+        for told in cluster.told.values():
+            assert told == [("LeaderAndIsr", 1), ("UpdateMetadata", 1)]
+
+    asyncio.run(scenario())
+
+
 def write_topic_alone(cluster: Cluster, name: str, replicas: list[Any]) -> uuid.UUID:
     """As a broker of Apache Kafka's that is not the controller; its topic id."""
     states = [PartitionMetadata(tuple(each), -1, -1, (), -1) for each in replicas]
