@@ -76,6 +76,7 @@ from pyspark_kafkalog.source.partitions import (
     offsets_at,
     ranges_between,
     read_tasks,
+    topic_ids_of,
 )
 from pyspark_kafkalog.source.plain_errors import PlainErrors
 from pyspark_kafkalog.source.reading import read_task
@@ -436,18 +437,19 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         it subscribes to none, they may be another source's: raises DataLossError.
         """
         unread = {each for each, until in ends.items() if starts.get(each) != until}
-        gone = unread - self._there(unread)
-        covered = self._covered(ends)
-        left_out = AssignPartitions(tuple(gone - covered))
-        still = set(left_out.partitions(self._connected(), missing_ok=True))
-        if still and not covered:
+        there = self._there(unread)
+        left_out = there - self._covered(there)
+        now = LogIdentity(topic_ids_of(self._connected(), left_out))
+        others = LogIdentity(self._topic_ids).others(now)
+        still = {each for each in left_out if each.topic not in others}
+        if still and not self._covered(ends):
             raise DataLossError(
                 "The query was stopped in a micro-batch, which is to run again, of "
                 f"{describe(still)}, and subscribes to none of its partitions any more. Subscribe "
                 "to these as well until it is complete; where sources have changed places, change "
                 "them back."
             )
-        gone -= still
+        gone = unread - there
         self._check_gone(gone)
         return gone
 
@@ -456,12 +458,14 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {each for each in partitions if self._options.subscription.covers(each)}
 
     def _there(self, wanted: Set[TopicPartition]) -> set[TopicPartition]:
-        """The partitions that exist, asked for again while some are missing that are `wanted`."""
-        expected = self._covered(wanted)
+        """The partitions that exist of those that are `wanted` or subscribed to, asked for again
+        while some are missing that are wanted."""
+        left_out = AssignPartitions(tuple(wanted - self._covered(wanted)))
         found: set[TopicPartition] = set()
-        for _ in self._looks({each.topic for each in expected}):
+        for _ in self._looks({each.topic for each in wanted}):
             found = set(self._assigned(missing_ok=True))
-            if expected <= found:
+            found.update(left_out.partitions(self._connected(), missing_ok=True))
+            if wanted <= found:
                 break
         return found
 

@@ -522,14 +522,18 @@ def test_available_now_leaves_a_topic_that_goes_meanwhile_where_the_query_is(
     ]
 
 
+@pytest.mark.parametrize("subscribed", ["orders", "orders,payments", "payments"])
 def test_a_batch_that_is_replayed_waits_for_a_topic_that_is_out_of_sight(
-    cluster: FakeCluster,
+    cluster: FakeCluster, subscribed: str
 ) -> None:
     """What is not there when a batch is planned is given up, though it may come back."""
-    stream = reader(failOnDataLoss="false")
+    cluster.logs["payments"] = [(0, 9)]
     whole = cluster.logs.pop("orders")
     cluster.refresh = lambda topics=None: cluster.logs.update(orders=whole)  # type: ignore[method-assign]
-    tasks = stream.partitions({"orders": {"0": 5, "1": 20}}, {"orders": {"0": 10, "1": 20}})
+    stream = reader(subscribe=subscribed, failOnDataLoss="false")
+    start, end = {"orders": {"0": 5, "1": 20}}, {"orders": {"0": 10, "1": 20}}
+    at = {"payments": {"0": 9}} if "payments" in subscribed else {}
+    tasks = stream.partitions({**start, **at}, {**end, **at})
     assert ranges(tasks) == [OffsetRange("orders", 0, 5, 10)]
 
 
@@ -548,14 +552,23 @@ def test_a_batch_of_topics_none_of_which_a_query_subscribes_to_any_more_is_refus
     assert ranges(tasks) == [OffsetRange("orders", 0, 5, 6), OffsetRange("orders", 1, 5, 7)]
 
 
+@pytest.mark.parametrize("created_again", [False, True])
 def test_a_batch_of_deleted_topics_none_of_which_a_query_subscribes_to_any_more_is_given_up(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, created_again: bool
 ) -> None:
-    start, end = {"orders": {"0": 5, "1": 5}}, {"orders": {"0": 6, "1": 7}}
-    cluster.logs = {"payments": [(0, 5)]}
-    tasks = reader(subscribe="payments", failOnDataLoss="false").partitions(start, end)
-    assert "does not subscribe to any more: orders-0, orders-1" in caplog.text
-    assert ranges(tasks) == []
+    cluster.topic_ids = {"orders": UUID(int=1)}
+    start = reader().latestOffset({"orders": {"0": 5, "1": 5}}, ALL)
+    cluster.logs = {"orders": [(5, 12), (0, 25)]}
+    end = reader().latestOffset(start, ALL)
+    cluster.topic_ids = {"orders": UUID(int=2)} if created_again else {}
+    cluster.logs = {"payments": [(0, 5)]} | (cluster.logs if created_again else {})
+    stream = reader(subscribe="payments", failOnDataLoss="false")
+    tasks = [each.value for each in stream.partitions(start, end)]
+    # A task finds that it is to read another topic, and reads nothing.
+    assert [each.topic_ids for each in tasks] == [{"orders": UUID(int=1)}] * len(tasks)
+    assert len(tasks) == (2 if created_again else 0)
+    if not created_again:
+        assert "does not subscribe to any more: orders-0, orders-1" in caplog.text
 
 
 def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> None:
