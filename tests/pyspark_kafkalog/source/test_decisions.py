@@ -229,6 +229,21 @@ def test_who_was_told_an_old_end_of_the_log_decides_nothing(
     assert log.newest() == decided
 
 
+def test_a_topic_that_was_created_again_since_is_found_out(
+    cluster: Cluster, log: DecisionLog, transactions: Transactions, leader: ProducerIdentity
+) -> None:
+    """What was decided there, after the last look, may be gone with it."""
+    for _ in range(4):
+        log.begin()
+    assert log.newest() is None
+    admin.delete_topics(cluster, [log._topic])
+    log.create()
+    with pytest.raises(TransactionError, match=r"newer decision .* Run the same again"):
+        log.check_newest()
+    with pytest.raises(TransactionAbortedError, match=r"old state .* Run the same again"):
+        log.decide(Decision("query", 5, TASKS), transactions, leader)
+
+
 def test_a_driver_whose_clock_is_ahead_decides(
     log: DecisionLog,
     transactions: Transactions,
