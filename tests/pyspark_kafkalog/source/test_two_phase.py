@@ -486,6 +486,18 @@ def test_only_what_was_aborted_is_written_again_however_often(
     assert seen(sink) == EACH_ROW_ONCE
 
 
+def test_what_was_aborted_is_known_behind_what_another_query_has_open(
+    sink: Sink, commit_cut_short: Callable[..., Decision]
+) -> None:
+    sink.more["kafka.isolation.level"] = "read_committed"
+    other = replace(sink, prefix=f"{sink.prefix}-2", query="other")
+    left_open = other.write(other.plan(), *[[b"other"]] * 4)
+    commit_cut_short(sink.write(sink.plan(), *ROWS), 0, [True, False, False])
+    sink.run(0, *ROWS)
+    other.commit(left_open, 0)
+    assert seen(sink) == EACH_ROW_ONCE + Counter({b"other": 4})
+
+
 def test_what_earlier_decisions_settled_counts_when_nothing_else_is_left(
     sink: Sink, commit_cut_short: Callable[..., Decision]
 ) -> None:
@@ -598,7 +610,8 @@ def test_what_is_not_known_is_not_written_again(
         deleted.result(30)
     for _ in range(2):
         with pytest.raises(
-            StepError, match=r"PartlyCommittedError: .*3 transactions are not known"
+            StepError,
+            match=r"PartlyCommittedError: .*3 transactions are not known.*What is not known",
         ):
             sink.run(0, *ROWS)
     plan_anew(checkpoint, 0)
