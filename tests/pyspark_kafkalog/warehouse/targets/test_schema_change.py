@@ -21,6 +21,7 @@ from pyspark_kafkalog.warehouse.rows.allowed_change import UNSAID, SchemaChange,
 from pyspark_kafkalog.warehouse.targets.staged_files import write_files
 from pyspark_kafkalog.warehouse.targets.target import Target
 from tests.pyspark_kafkalog.warehouse.tables import (
+    BEHIND_REST,
     EVERY_KIND,
     DeltaLakeTable,
     DuckTable,
@@ -39,7 +40,7 @@ ID = ("id", pa.int32())
 Columns = Sequence[tuple[str, pa.DataType]]
 
 
-@pytest.fixture(params=EVERY_KIND)
+@pytest.fixture(params=[*EVERY_KIND, BEHIND_REST])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     directory = tmp_path / "the place"
     directory.mkdir()
