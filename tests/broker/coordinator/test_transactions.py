@@ -4,6 +4,7 @@ What every request is answered is in tests/broker/api/test_txn_protocol.py.
 """
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from kafka.errors import (
@@ -266,6 +267,27 @@ def test_who_coordinates_no_more_writes_no_end(broker: TransactionBroker) -> Non
     broker.time.advance(10)
     assert broker.stable_offset(OTHER) == 0  # its next coordinator writes it
     assert len(broker.state.records) == written
+    assert not broker.coordinator.transactions()
+
+
+def test_who_coordinates_no_more_completes_nothing(
+    broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its markers waited for replicas, or for another broker, when it resigned."""
+    written: list[Callable[[], None]] = []
+
+    def write(places: object, end: object, done: Callable[[], None], is_wanted: object) -> None:
+        written.append(done)
+
+    monkeypatch.setattr(broker.markers, "write", write)
+    producer = begin(broker)
+    broker.coordinator.end(ID, producer, 0, is_commit=True)
+    said = list(broker.state.records)
+    broker.coordinator.resign(0)
+    (done,) = written
+    done()
+    broker.time.advance(10)
+    assert broker.state.records == said
     assert not broker.coordinator.transactions()
 
 
