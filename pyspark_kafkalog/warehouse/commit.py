@@ -40,8 +40,6 @@ Marks = Mapping[TopicPartition, int]
 NO_MARKS: Marks = {}
 Queries = Mapping[TopicPartition, int]
 NO_QUERIES: Queries = {}
-BEGIN_ANEW = "set the option failOnDataLoss to false"
-"""Which says that the records of a topic that was created again are loaded."""
 _DELETED = b"deleted\0"
 _T = TypeVar("_T")
 
@@ -420,14 +418,16 @@ def without_recreated(
     topic_ids: TopicIds,
     name: str,
     fail_on_data_loss: bool,
-    ways_on: str = f"{BEGIN_ANEW}, or give the load another name",
+    begin_anew: str = "set the option failOnDataLoss to false",
+    takes_other_loads: bool = True,
 ) -> Offsets:
     """The offsets where load `name` goes on, from the beginning for topics that were deleted and
     created again since then: `topic_ids` are those of now. Without topics that it goes on without.
 
-    Raises TopicRecreatedError for them, which says the `ways_on`, unless `fail_on_data_loss` is
-    false. Where brokers say no ids, or the last commit has none, only a log that ends before its
-    offsets gives that away.
+    Raises TopicRecreatedError for them, unless `fail_on_data_loss` is false. It says how to
+    `begin_anew`, and to take another name where the table `takes_other_loads` of a partition. Where
+    brokers say no ids, or the last commit has none, only a log that ends before its offsets gives
+    that away.
     """
     position = position.without_deleted(topic_ids)
     recreated = recreated_topics(position, topic_ids)
@@ -435,9 +435,10 @@ def without_recreated(
         return position.offsets
     what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"
     if fail_on_data_loss:
+        other_name = ", or give the load another name" if takes_other_loads else ""
         raise TopicRecreatedError(
             f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
-            f"the beginning, {ways_on}."
+            f"the beginning, {begin_anew}{other_name}."
         )
     _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
     return {each: 0 if each.topic in recreated else n for each, n in position.offsets.items()}

@@ -40,7 +40,6 @@ from pyspark_kafkalog.source.partitions import (
 from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.warehouse.caught_up import LogEnds
 from pyspark_kafkalog.warehouse.commit import (
-    BEGIN_ANEW,
     Epochs,
     Position,
     TopicIds,
@@ -179,9 +178,10 @@ def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Posit
     read = {each.topic for each in partitions}
     position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
     known = position.without_deleted(topic_ids)
-    # An upserted table takes no second load of a partition.
-    ways_on = () if wanted.upsert is None else (BEGIN_ANEW,)
-    meant = without_recreated(known, topic_ids, name, source.fail_on_data_loss, *ways_on)
+    takes_others = wanted.upsert is None
+    meant = without_recreated(
+        known, topic_ids, name, source.fail_on_data_loss, takes_other_loads=takes_others
+    )
     if wanted.has_start and meant:
         check_passed(cluster, source, partitions, meant, name)
     recreated = recreated_topics(known, topic_ids)

@@ -310,8 +310,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             # Internal topics are not among all of them, and may be read by name.
             said = {topic: cluster.topic_id(topic) for topic in {*topics, *known}}
             ids = {topic: topic_id for topic, topic_id in said.items() if topic_id is not None}
-            ways_on = f"{_BEGIN_ANEW}, or give the load another name"
-            goes_on = without_recreated(position, ids, name, fails, ways_on)
+            goes_on = without_recreated(position, ids, name, fails, _BEGIN_ANEW)
 
             at = Position(goes_on, ids, position.epochs, position.marks)
 
