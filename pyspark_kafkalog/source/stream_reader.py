@@ -438,20 +438,24 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         unread = {each for each, until in ends.items() if starts.get(each) != until}
         there = self._there(unread)
-        left_out = there - self._covered(there)
-        now = LogIdentity(topic_ids_of(self._connected(), left_out))
+        if not self._covered(ends):
+            self._refuse_all_left_out(unread & there)
+        gone = unread - there
+        self._check_gone(gone)
+        return gone
+
+    def _refuse_all_left_out(self, there: Set[TopicPartition]) -> None:
+        """Raises DataLossError unless all of a micro-batch that is still `there` is of topics that
+        were created again."""
+        now = LogIdentity(topic_ids_of(self._connected(), there))
         others = LogIdentity(self._topic_ids).others(now)
-        still = {each for each in left_out if each.topic not in others}
-        if still and not self._covered(ends):
+        if still := {each for each in there if each.topic not in others}:
             raise DataLossError(
                 "The query was stopped in a micro-batch, which is to run again, of "
                 f"{describe(still)}, and subscribes to none of its partitions any more. Subscribe "
                 "to these as well until it is complete; where sources have changed places, change "
                 "them back."
             )
-        gone = unread - there
-        self._check_gone(gone)
-        return gone
 
     def _covered(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those that the query subscribes to."""
