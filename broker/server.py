@@ -368,6 +368,7 @@ class BrokerServer:
                 lambda: self._state_changes.broker_epoch,
                 self._metadata,
                 self._ask_broker("to-controller"),
+                self._ask_broker("topics"),
             )
 
     def _topic_configured(self, name: str) -> None:

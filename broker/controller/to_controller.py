@@ -61,12 +61,15 @@ class ToController:
         broker_epoch: Callable[[], int],
         metadata: MetadataCache,
         ask: AskBroker,
+        ask_for_topic: AskBroker,
     ) -> None:
-        """`node_id` and `broker_epoch` are this broker's."""
+        """`node_id` and `broker_epoch` are this broker's; `ask_for_topic` has connections of its
+        own: a topic is made as late as the slowest of its brokers, and nobody waits behind it."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._metadata = metadata
         self._ask = ask
+        self._ask_for_topic = ask_for_topic
         self._changes: list[_Asked] = []
         self._asking: asyncio.Task[None] | None = None
 
@@ -106,7 +109,9 @@ class ToController:
             validate_only=False,
         )
         try:
-            response = await self._request(message, _CREATE_TOPICS_VERSION, CreateTopicsResponse)
+            response = await self._ask_for_topic(
+                self._controller_id(), message, _CREATE_TOPICS_VERSION, CreateTopicsResponse
+            )
         except KafkaConnectionError as error:
             raise BrokerNotAvailableError(str(error)) from error
         (created,) = response.topics
@@ -213,7 +218,11 @@ class ToController:
 
     async def _request(self, message: Any, version: int, response_class: Any) -> Any:
         """Raises KafkaConnectionError."""
+        return await self._ask(self._controller_id(), message, version, response_class)
+
+    def _controller_id(self) -> int:
+        """Raises KafkaConnectionError."""
         controller_id = self._metadata.controller_id
         if controller_id == NO_CONTROLLER:
             raise KafkaConnectionError("the cluster has no controller, as far as is known")
-        return await self._ask(controller_id, message, version, response_class)
+        return controller_id

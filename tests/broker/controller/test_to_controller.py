@@ -21,6 +21,7 @@ from kafka.errors import (
 from broker.cluster.control import AlterPartition, IsrChange
 from broker.cluster.isr_messages import alter_partition_in, alter_partition_response
 from broker.cluster.metadata import PartitionMetadata
+from broker.cluster.to_brokers import ask_nobody
 from broker.controller.to_controller import ToController
 from tests.support.patience import stays_so, turns
 
@@ -46,7 +47,7 @@ class Asking:
         self.outcome: Callable[[int, IsrChange], PartitionMetadata] = lambda _, asked: granted(
             asked
         )
-        self.to = ToController(1, lambda: EPOCH, self.cache, self._ask)  # type: ignore[arg-type]
+        self.to = ToController(1, lambda: EPOCH, self.cache, self._ask, ask_nobody)  # type: ignore[arg-type]
 
     async def _ask(self, node_id: int, message: Any, version: int, response_class: Any) -> Any:
         request = alter_partition_in(message)
