@@ -1,10 +1,12 @@
 """Metadata (key 3), versions 0-13: brokers, topics, and who leads each partition.
 
 A topic that is named and missing is created when `auto.create.topics.enable` and the request allow
-it; the answer comes when it can be produced to. Version 13's error code for the whole answer is
-never set: no client needs to bootstrap again (KIP-1102). A broker that no controller has told who
-is there answers with nothing at all, which clients take for no answer; beside a topic, whatever is
-said of it, librdkafka takes no brokers for all that there are, and may never find them again.
+it; the answer comes when it can be produced to, or after 5 s: a broker that is to keep it may not
+answer, and what the client asks for next waits behind this. Version 13's error code for the whole
+answer is never set: no client needs to bootstrap again (KIP-1102). A broker that no controller has
+told who is there answers with nothing at all, which clients take for no answer; beside a topic,
+whatever is said of it, librdkafka takes no brokers for all that there are, and may never find them
+again.
 """
 
 from kafka.errors import (
@@ -22,6 +24,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from broker.api.contexts import MetadataContext
 from broker.api.create_topics import MAX_PARTITIONS_PER_REQUEST
+from broker.api.deadline import Deadline
 from broker.api.errors import code_of
 from broker.api.request import Api, Request
 from broker.api.response import Outcome, Response
@@ -40,6 +43,7 @@ CLUSTER_OPERATIONS = frozenset((5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: None = None
 _NO_CONTROLLER = (BrokerNotAvailableError, NotControllerError, RequestTimedOutError)
 """Clients take these, said of a topic, for the end of it, or of themselves."""
+_MOST_WAIT_MS = 5_000
 
 
 def handle(request: Request, context: MetadataContext) -> Outcome:
@@ -69,15 +73,16 @@ async def _create_and_answer(
     request: Request, context: MetadataContext, wanted: MetadataRequest, missing: list[str]
 ) -> Response:
     refused: dict[str, BrokerResponseError] = {}
+    deadline = Deadline(_MOST_WAIT_MS)
     most_topics = max(1, MAX_PARTITIONS_PER_REQUEST // context.config.num_partitions)
     for number, name in enumerate(missing):
         try:
             if number >= most_topics:  # the client asks again
                 raise UnknownTopicOrPartitionError()
-            await _auto_create(name, context)
+            await deadline.wait_for(_auto_create(name, context))
         except (TopicAlreadyExistsError, *_NO_CONTROLLER):
-            # Another request creates it just now, or another controller is to come: the client
-            # asks again and finds it, or has it made.
+            # It is being made, by another request perhaps, or another controller is to come: the
+            # client asks again and finds it, or has it made.
             refused[name] = UnknownTopicOrPartitionError()
         except BrokerResponseError as error:
             refused[name] = error
