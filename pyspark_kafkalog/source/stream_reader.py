@@ -251,10 +251,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         starts, ends = from_json(start), from_json(end)
         before, planned = identity_in(start), self._believe(identity_in(end))
-        others = before.others(planned)
-        anew = self._read_anew | {each for each in starts if each.topic in others}
         self._read_anew, self._goes_on_at = set(), {}
-        starts = {each: offset for each, offset in starts.items() if each not in anew}
         if self._initial is not None and not self._has_planned:
             # Asked for a batch before planning one, with an initial offset: a query was stopped in
             # its first batch and replays it. Its end is in the checkpoint; its start was asked for
@@ -264,7 +261,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts = self._starts_of_sparks(starts, ends) if started is None else started
         else:
             self._check_gone(starts.keys() - ends.keys())
-        starts |= {each: at for each, at in planned.begins.items() if each not in anew}
+        starts |= planned.begins
         if not self._has_planned:
             # They may be another source's, whose rows go another way through the query.
             self._check_gone(ends.keys() - self._covered(ends))

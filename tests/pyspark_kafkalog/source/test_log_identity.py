@@ -119,10 +119,10 @@ def ranges(partitions: list[InputPartition]) -> list[tuple[int, int]]:
     return [(piece.start_offset, piece.until_offset) for piece in pieces]
 
 
-def is_created_again(cluster: Leaders, grown: int) -> None:
+def is_created_again(cluster: Leaders, grown: int, epoch: int = 0) -> None:
     cluster.topic_ids = {"orders": SECOND}
     cluster.logs["orders"] = [(0, grown)]
-    cluster.epochs = {ORDERS_0: 0}
+    cluster.epochs = {ORDERS_0: epoch}
 
 
 def test_the_end_of_a_batch_says_of_which_logs_its_offsets_are(cluster: Leaders) -> None:
@@ -146,13 +146,14 @@ def test_a_first_batch_that_is_left_empty_says_so_too(cluster: Leaders) -> None:
         reader().latestOffset(recorded, ALL)
 
 
+@pytest.mark.parametrize("epoch", [0, 4])
 @pytest.mark.parametrize("grown", [0, 5, 10, 30])
 @pytest.mark.parametrize("is_available_now", [False, True])
 def test_a_topic_that_was_created_again_while_no_query_ran_stops_the_next(
-    cluster: Leaders, grown: int, is_available_now: bool
+    cluster: Leaders, grown: int, epoch: int, is_available_now: bool
 ) -> None:
     _, end = first_batch()
-    is_created_again(cluster, grown)
+    is_created_again(cluster, grown, epoch)
     stream = reader()
     if is_available_now:
         stream.prepareForTriggerAvailableNow()
@@ -226,6 +227,17 @@ def test_who_may_lose_data_goes_on_where_the_log_was_cut_off(
     newest = stream.latestOffset(later, ALL)
     assert ranges(stream.partitions(later, newest)) == [(grown, grown + 2)]
     assert not caplog.text
+
+
+def test_a_limited_query_goes_on_by_its_limit_where_the_log_was_cut_off(cluster: Leaders) -> None:
+    _, end = first_batch()
+    cluster.is_cut(6, 8)
+    stream = reader(failOnDataLoss="false", maxOffsetsPerTrigger="1")
+    limit = stream.getDefaultReadLimit()
+    for begin in (6, 7):
+        later = written(stream.latestOffset(end, limit))
+        assert ranges(stream.partitions(end, later)) == [(begin, begin + 1)]
+        end = later
 
 
 def test_leaders_are_asked_once_for_each_election_that_lost_nothing(cluster: Leaders) -> None:
