@@ -196,6 +196,9 @@ class Position:
 
 NOWHERE = Position({}, NO_IDS)
 
+OTHER_NAME = "give the load another name"
+"""What a user may do who wants to load all of a topic again, in rows of their own."""
+
 
 def _moved(
     kept: Mapping[TopicPartition, int], new: Mapping[TopicPartition, int], ends: Offsets
@@ -419,15 +422,14 @@ def without_recreated(
     name: str,
     fail_on_data_loss: bool,
     begin_anew: str = "set the option failOnDataLoss to false",
-    takes_other_loads: bool = True,
+    other_load: str = OTHER_NAME,
 ) -> Offsets:
     """The offsets where load `name` goes on, from the beginning for topics that were deleted and
     created again since then: `topic_ids` are those of now. Without topics that it goes on without.
 
     Raises TopicRecreatedError for them, unless `fail_on_data_loss` is false. It says how to
-    `begin_anew`, and to take another name where the table `takes_other_loads` of a partition. Where
-    brokers say no ids, or the last commit has none, only a log that ends before its offsets gives
-    that away.
+    `begin_anew`, and how to make an `other_load` of them. Where brokers say no ids, or the last
+    commit has none, only a log that ends before its offsets gives that away.
     """
     position = position.without_deleted(topic_ids)
     recreated = recreated_topics(position, topic_ids)
@@ -435,10 +437,9 @@ def without_recreated(
         return position.offsets
     what = f"{', '.join(recreated)}: deleted and created again since the last commit of load"
     if fail_on_data_loss:
-        other_name = ", or give the load another name" if takes_other_loads else ""
         raise TopicRecreatedError(
             f"{what} {name!r}, whose offsets mean other records now. To load what is there from "
-            f"the beginning, {begin_anew}{other_name}."
+            f"the beginning, {begin_anew}, or {other_load}."
         )
     _log.warning("%s %r. Loading what is there, because failOnDataLoss is false.", what, name)
     return {each: 0 if each.topic in recreated else n for each, n in position.offsets.items()}

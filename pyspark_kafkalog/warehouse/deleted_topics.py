@@ -52,6 +52,7 @@ def places_of_gone(
     there: Collection[str],
     name: str,
     fail_on_data_loss: bool,
+    other_load: str,
 ) -> list[OffsetRange]:
     """Ranges of no offsets, which let load `name` go on without the partitions that are gone.
 
@@ -74,7 +75,7 @@ def places_of_gone(
             once = (
                 f"Each load needs it, since brokers said no id of {', '.join(nameless)} by which "
                 "a new topic could be told from the old one; or let subscribePattern leave that "
-                "name out, or give the load another name."
+                f"name out, or {other_load}."
             )
         raise DataLossError(f"{error} {once}") from error
     at = position.offsets

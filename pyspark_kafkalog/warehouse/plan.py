@@ -40,6 +40,7 @@ from pyspark_kafkalog.source.partitions import (
 from pyspark_kafkalog.source.second_look import look_twice
 from pyspark_kafkalog.warehouse.caught_up import LogEnds
 from pyspark_kafkalog.warehouse.commit import (
+    OTHER_NAME,
     Epochs,
     Position,
     TopicIds,
@@ -56,7 +57,9 @@ from pyspark_kafkalog.warehouse.targets.target import Target, open_target
 from pyspark_kafkalog.warehouse.truncation import truncated
 
 _MOST_SHOWN = 100
-_WITHOUT_IDS = "brokers say none. Give the load another name"
+_OTHER_TABLE = "load it into another table"
+"""Instead of OTHER_NAME where rows are upserted: two loads of one table would overwrite newer rows
+by older ones, so that the second is refused."""
 
 _log = logging.getLogger(__name__)
 
@@ -176,24 +179,26 @@ def _find(cluster: Cluster, wanted: LoadOptions, target: Target, position: Posit
     partitions, gone = partitions_now(cluster, source, position.without_deleted())
     topic_ids = topic_ids_of(cluster, partitions)
     read = {each.topic for each in partitions}
-    position.check_back(read - topic_ids.keys(), name, _WITHOUT_IDS)
+    other_load = OTHER_NAME if wanted.upsert is None else _OTHER_TABLE
+    position.check_back(read - topic_ids.keys(), name, f"brokers say none; {other_load}")
     known = position.without_deleted(topic_ids)
-    takes_others = wanted.upsert is None
     meant = without_recreated(
-        known, topic_ids, name, source.fail_on_data_loss, takes_other_loads=takes_others
+        known, topic_ids, name, source.fail_on_data_loss, other_load=other_load
     )
     if wanted.has_start and meant:
-        check_passed(cluster, source, partitions, meant, name)
+        check_passed(cluster, source, partitions, meant, name, other_load)
     recreated = recreated_topics(known, topic_ids)
     back = {t for t, one in known.topic_ids.items() if position.topic_ids[t] != one}
     last = Position(meant, topic_ids, known.epochs, known.marks)
-    ranges, bounds = plan_ranges(cluster, source, partitions, last, name, recreated, back)
+    ranges, bounds = plan_ranges(
+        cluster, source, partitions, last, name, recreated, back, other_load
+    )
     ends = LogEnds(asked_ms, bounds.latest)
     if wanted.upsert is not None:
         ranges = sorted([*ranges, *_quiet(known, ranges, ends)])
     if wanted.max_bytes is not None:
         ranges = within_bytes(cluster, ranges, wanted.max_bytes)
-    without = places_of_gone(gone, known, read, name, source.fail_on_data_loss)
+    without = places_of_gone(gone, known, read, name, source.fail_on_data_loss, other_load)
     ranges = sorted([*ranges, *without])
     planned = {piece.topic for piece in ranges}
     ids = {topic: one for topic, one in topic_ids.items() if topic in planned}
@@ -242,6 +247,7 @@ def plan_ranges(
     name: str,
     recreated: Collection[str] = (),
     back: Collection[str] = (),
+    other_load: str = OTHER_NAME,
 ) -> tuple[list[OffsetRange], LogBounds]:
     """What a load that goes on at `position` has to do: one range for each of the `partitions` that
     it is to read and that are new to it or have something new, sorted; and what brokers said of
@@ -277,8 +283,8 @@ def plan_ranges(
         starts = clamp_starts(wanted, bounds, options.fail_on_data_loss)
     except DataLossError as error:
         raise DataLossError(
-            f"{error} This is where the last commit of load {name!r} ended; a load of another name "
-            "begins at startingOffsets, which is right for a topic that was recreated."
+            f"{error} This is where the last commit of load {name!r} ended. For a topic that was "
+            f"recreated, {other_load}: that begins at startingOffsets."
             if last
             else str(error)
         ) from error
@@ -339,6 +345,7 @@ def check_passed(
     partitions: Sequence[TopicPartition],
     last: Offsets,
     name: str,
+    other_load: str = OTHER_NAME,
 ) -> None:
     """Raises InvalidOptionError if a load of `name`, which has commits, is told to start beyond
     them: it would leave records out. Otherwise the start has no effect, as it says each time that
@@ -357,8 +364,7 @@ def check_passed(
             raise InvalidOptionError(
                 f"Load {name!r} has commits and goes on at offset {last[beyond[0]]} of "
                 f"{describe(beyond[:1])}, and is told to start at offset {begins[beyond[0]]}: the "
-                "records between would be left out. Leave the start out, or give the load "
-                "another name."
+                f"records between would be left out. Leave the start out, or {other_load}."
             )
     _log.info(
         "Load %r has commits: it goes on where the last one ended. Where to start counts for "

@@ -23,6 +23,7 @@ from pyspark_kafkalog.client.producer import Producer
 from pyspark_kafkalog.embedded import EmbeddedBroker
 from pyspark_kafkalog.errors import (
     BadRecordError,
+    DataLossError,
     InvalidOptionError,
     InvalidRowError,
     LoadConflictError,
@@ -58,6 +59,11 @@ class Topic:
         with Cluster(self._config) as cluster:
             admin.delete_topics(cluster, [self.name])
         self.create()
+
+    def delete_records(self, before: int) -> None:
+        with Cluster(self._config) as cluster:
+            offsets = {TopicPartition(self.name, 0): before}
+            assert not admin.delete_records(cluster, offsets, lambda partition, offset: None)
 
     def send(self, *records: tuple[bytes | None, Any], partition: int = 0) -> None:
         """Values that are neither bytes nor None are JSON."""
@@ -103,14 +109,14 @@ def test_a_record_key_makes_a_row(topic: Topic, table: SqliteTable) -> None:
     assert table.query("SELECT key, value FROM orders ORDER BY 1") == [(b"a", b"2"), (b"c", b"1")]
 
 
-def test_a_recreated_topic_is_refused_and_going_on_is_the_only_choice(
+def test_a_recreated_topic_is_refused_and_another_name_is_no_way_on(
     topic: Topic, table: SqliteTable
 ) -> None:
     topic.send((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
     topic.load(table)
     topic.create_again()
     topic.send((b"a", b"2"))
-    with pytest.raises(TopicRecreatedError, match=r"set the option failOnDataLoss to false\.$"):
+    with pytest.raises(TopicRecreatedError, match=r"to false, or load it into another table\.$"):
         topic.load(table)
     # What another name would come to.
     with pytest.raises(LoadConflictError, match="has a place"):
@@ -119,6 +125,19 @@ def test_a_recreated_topic_is_refused_and_going_on_is_the_only_choice(
     topic.load(table)
     rows = table.query("SELECT key, value FROM orders ORDER BY 1")
     assert rows == [(b"a", b"2"), (b"b", b"1"), (b"c", b"1")]
+
+
+def test_no_error_of_an_upserted_table_advises_another_name(
+    topic: Topic, table: SqliteTable
+) -> None:
+    topic.send((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    topic.load(table)
+    topic.send((b"d", b"1"), (b"e", b"1"))
+    with pytest.raises(InvalidOptionError, match=r"the start out, or load it into another table\."):
+        topic.load(table, starting={topic.name: {"0": 4, "1": 0}})
+    topic.delete_records(before=4)
+    with pytest.raises(DataLossError, match="recreated, load it into another table: that begins"):
+        topic.load(table)
 
 
 @pytest.mark.spark
