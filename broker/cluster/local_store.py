@@ -117,11 +117,11 @@ class LocalStore:
                 self._notify(operations)
         return done
 
-    def ensure(self, path: str) -> None:
+    def ensure(self, path: str, value: bytes = b"") -> None:
         missing = []
         while not self.exists(path):
-            missing.append(Create(path))
-            path = _parent(path)
+            missing.append(Create(path, value))
+            path, value = _parent(path), b""
         if missing:
             self.commit(missing[::-1])
 

@@ -108,9 +108,7 @@ class MetadataRecords:
         """
         if self.cluster_id() is None:
             value = znodes.dump({"version": "1", "id": cluster_id})
-            self._store.ensure("/cluster")
-            with contextlib.suppress(NodeExistsError):  # another broker was faster
-                self._store.commit([Create(znodes.CLUSTER_ID, value)])
+            self._store.ensure(znodes.CLUSTER_ID, value)
         if (known := self.cluster_id()) != cluster_id:
             raise InconsistentClusterIdError(
                 f"the metadata belongs to cluster {known}, the logs to {cluster_id}"
@@ -120,13 +118,8 @@ class MetadataRecords:
         """Makes the folders of the tree, and what else is there from a cluster's first start."""
         for path in znodes.FOLDERS:
             self._store.ensure(path)
-        for path, value in (
-            (znodes.CONTROLLER_EPOCH, b"0"),
-            (znodes.FEATURES, znodes.dump_no_features()),
-        ):
-            if not self._store.exists(path):
-                with contextlib.suppress(NodeExistsError):
-                    self._store.commit([Create(path, value)])
+        self._store.ensure(znodes.CONTROLLER_EPOCH, b"0")
+        self._store.ensure(znodes.FEATURES, znodes.dump_no_features())
 
     def become_controller(self, node_id: int) -> None:
         """Elects this broker; raises NodeExistsError or BadVersionError where another one is, or

@@ -142,8 +142,9 @@ class MetadataStore(Protocol):
         """Many commits in one go, each done or failed by itself: of each what `commit` returns, or
         raises."""
 
-    def ensure(self, path: str) -> None:
-        """Makes the node and its parents where they are missing."""
+    def ensure(self, path: str, value: bytes = b"") -> None:
+        """Makes the node, with the value, and its parents where they are missing; also where the
+        store is out of reach for a moment."""
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls `changed` after the node's value, or its set of children, has changed; the node

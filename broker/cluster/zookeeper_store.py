@@ -34,6 +34,7 @@ from broker.cluster.store import (
     NotEmptyError,
     Operation,
     Result,
+    SessionExpiredError,
     Set,
     StoreConnectionError,
 )
@@ -174,16 +175,19 @@ class ZooKeeperStore:
             done += [trouble] * (len(commits) - len(done))
         return done
 
-    def ensure(self, path: str) -> None:
-        missing = []
-        while not self.exists(path):
-            missing.append(path)
-            path = path.rpartition("/")[0] or "/"
-        for each in reversed(missing):
+    def ensure(self, path: str, value: bytes = b"") -> None:
+        until_s = self._until_s()
+        while True:
             try:
-                self.commit([Create(each)])
-            except NodeExistsError:  # another broker was faster
-                continue
+                self._make_missing(path, value)
+            except SessionExpiredError:
+                raise
+            except StoreConnectionError:
+                # What is done of it is there when it is looked for again.
+                if time.monotonic() >= until_s:
+                    raise
+            else:
+                return
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         until_s = self._until_s()
@@ -208,6 +212,15 @@ class ZooKeeperStore:
 
     def _full(self, path: str) -> str:
         return (self._root if path == "/" else self._root + path) or "/"
+
+    def _make_missing(self, path: str, value: bytes) -> None:
+        missing = []
+        while not self.exists(path):
+            missing.append(Create(path, value))
+            path, value = path.rpartition("/")[0] or "/", b""
+        for each in reversed(missing):
+            with suppress(NodeExistsError):  # another broker was faster
+                self.commit([each])
 
     def _make_root(self) -> None:
         root, self._root = self._root, ""

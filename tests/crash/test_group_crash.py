@@ -33,7 +33,7 @@ TOPIC = "events"
 GROUP = "readers"
 PARTITIONS = 3
 CLIENTS = ("produce-0", "produce-1", "consume-0", "consume-1")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 class Run:

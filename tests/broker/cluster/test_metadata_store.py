@@ -156,10 +156,11 @@ def test_many_nodes_are_read_in_their_order(store: MetadataStore) -> None:
 def test_ensure_makes_what_is_missing(store: MetadataStore) -> None:
     store.ensure("/a/b/c")
     store.commit([Set("/a", b"kept", 0)])
-    store.ensure("/a/b/d")
-    store.ensure("/a/b/d")
+    store.ensure("/a/b/d", b"first")
+    store.ensure("/a/b/d", b"second")
     assert store.children("/a/b") == ["c", "d"]
-    assert store.get("/a").value == b"kept"
+    values = {path: store.get(path).value for path in ("/a", "/a/b", "/a/b/d")}
+    assert values == {"/a": b"kept", "/a/b": b"", "/a/b/d": b"first"}
 
 
 def test_nodes_of_a_sequence_are_counted(

@@ -412,6 +412,20 @@ def test_a_commit_that_did_not_arrive_never_comes(
     cut.join()
 
 
+@pytest.mark.parametrize("lost", ["requests", "answers"])
+def test_what_is_to_be_there_is_made_once_the_connection_is_back(
+    proxy: TcpProxy, open_store: Callable[..., tuple[ZooKeeperStore, Events]], lost: str
+) -> None:
+    """A broker that starts meanwhile starts."""
+    store, _ = open_store(proxy.address)
+    proxy.lose(**{lost: True})
+    cut = threading.Timer(0.3, lose, [proxy])
+    cut.start()
+    store.ensure("/a/b", b"made")
+    cut.join()
+    assert (store.get("/a").value, store.get("/a/b").value) == (b"", b"made")
+
+
 def test_the_leader_of_an_ensemble_is_killed(
     open_store: Callable[..., tuple[ZooKeeperStore, Events]],
 ) -> None:
