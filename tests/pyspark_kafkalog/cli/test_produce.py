@@ -67,7 +67,16 @@ def test_a_key_and_a_partition_for_all(
 ) -> None:
     topic = new_topic(3)
     done = kafkalog(
-        "produce", topic, "--key", "k", "--partition", "2", "--acks", acks, "-q", stdin=b"a\nb"
+        "produce",
+        topic,
+        "--key",
+        "k",
+        "--partition",
+        "2",
+        "--acks",
+        acks,
+        "-q",
+        stdin=b"a\r\nb\r\n",
     )
     assert done == (0, "", "")
     assert records(topic, 2) == [("k", "a", None), ("k", "b", None)]
