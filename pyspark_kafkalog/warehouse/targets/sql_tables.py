@@ -49,6 +49,8 @@ _NO_TABLES = {
     "m": "a view",
     "f": "a foreign table, or has one in it",
 }
+# What SQLite says of a column that is computed, each time or once.
+_GENERATED = (2, 3)
 _REPLACE = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 
 
@@ -481,7 +483,10 @@ def _columns_in_sqlite(connection: sa.Connection, found: Found, _: pa.Schema) ->
         Column(
             name=row.name,
             declared=f"{row.type} PRIMARY KEY" if is_row_id(row) else row.type,
-            fills_itself=not row.notnull or row.dflt_value is not None or is_row_id(row),
+            fills_itself=not row.notnull
+            or row.dflt_value is not None
+            or row.hidden in _GENERATED
+            or is_row_id(row),
             holds=partial(sqlite_holds, None if is_row_id(row) else row.type, bool(is_strict)),
             # SQLite alters no type.
             becomes=partial(becomes, None),
