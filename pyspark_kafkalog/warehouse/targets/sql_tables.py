@@ -455,6 +455,8 @@ def _kind_in_sqlite(connection: sa.Connection, found: Found) -> str | None:
     query = sa.text("SELECT type FROM pragma_table_list WHERE schema = :schema AND name = :name")
     names = {"schema": found.schema, "name": found.name}
     kind = connection.execute(query, names).scalar()
+    if kind is None:
+        return "gone again, as all in the schema temp is"
     if kind != "table":
         return f"a {kind} table" if kind != "view" else "a view"
     query = sa.text(f"SELECT sql FROM {quoted(found.schema)}.sqlite_master WHERE name = :name")

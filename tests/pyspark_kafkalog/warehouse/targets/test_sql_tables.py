@@ -611,6 +611,12 @@ def test_what_rows_cannot_be_safely_loaded_into_is_refused(
         postgres().query("DROP EXTENSION file_fdw CASCADE")
 
 
+def test_a_table_that_ends_with_its_connection_is_refused(tmp_path: Path) -> None:
+    target = open_target(f"sql:sqlite:///{tmp_path}/lake.db#temp.orders")
+    with pytest.raises(TargetError, match="orders is gone again, as all in the schema temp is"):
+        target.stage(pa.schema([("x", pa.int32())]))
+
+
 def test_a_partitioned_table_takes_the_rows_for_which_it_has_partitions(tmp_path: Path) -> None:
     table, run = make("postgresql", tmp_path)
     run(
