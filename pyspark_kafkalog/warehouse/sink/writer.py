@@ -79,6 +79,7 @@ from pyspark_kafkalog.warehouse.commit import (
     NO_EPOCHS,
     NO_IDS,
     NO_QUERIES,
+    OTHER_NAME,
     Commit,
     DataFile,
     Epochs,
@@ -451,7 +452,7 @@ class LoadSinkWriter(PlannedOnPickle[SinkPlan]):
             without_id,
             self._options.name,
             "set the option kafka.bootstrap.servers on the write, too, and leave "
-            "uncheckedTopicIds out; or give the load another name",
+            f"uncheckedTopicIds out; or {OTHER_NAME}",
         )
 
     def _ranges(

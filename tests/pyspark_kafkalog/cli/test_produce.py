@@ -67,15 +67,7 @@ def test_a_key_and_a_partition_for_all(
 ) -> None:
     topic = new_topic(3)
     done = kafkalog(
-        "produce",
-        topic,
-        "--key",
-        "k",
-        "--partition",
-        "2",
-        "--acks",
-        acks,
-        "-q",
+        *("produce", topic, "--key", "k", "--partition", "2", "--acks", acks, "-q"),
         stdin=b"a\r\nb\r\n",
     )
     assert done == (0, "", "")
